@@ -21,17 +21,17 @@ from changefeed.schema.sql.tables import create_table
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.mysql.server import Server, Session
 from changefeed.spec.parse import parse
-from changefeed_devcluster.tidb.schema import Column, make_table
+from changefeed_devcluster.tidb.schema import NewColumn, make_table
 
 _DATABASE = "bench_start"
 _TURNS = 5
 _COLUMNS = (
-    Column("id", "bigint"),
-    *(Column(f"name_{n}", "varchar(40)") for n in range(3)),
-    *(Column(f"count_{n}", "int", nullable=True) for n in range(3)),
-    Column("amount", "decimal(10,2)", nullable=True),
-    Column("at", "datetime(3)"),
-    Column("note", "text", nullable=True),
+    NewColumn("id", "bigint"),
+    *(NewColumn(f"name_{n}", "varchar(40)") for n in range(3)),
+    *(NewColumn(f"count_{n}", "int", nullable=True) for n in range(3)),
+    NewColumn("amount", "decimal(10,2)", nullable=True),
+    NewColumn("at", "datetime(3)"),
+    NewColumn("note", "text", nullable=True),
 )
 _INDEXES = (("by_name", "name_0", True), ("by_at", "at", False))
 

@@ -27,9 +27,9 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
-from changefeed_devcluster.workload import Pace
+from changefeed_devcluster.workload import RowRate
 from measured import ROOT, write_report
 
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
@@ -140,7 +140,7 @@ class Shop:
     def __init__(self, tidb: Tidb, rate: float) -> None:
         self._tidb, self._rate = tidb, rate
         tidb.create_database("shop")
-        self._table = tidb.create_table("shop", "orders", (Column("id", "bigint"), Column("name", "varchar(20)")))
+        self._table = tidb.create_table("shop", "orders", (NewColumn("id", "bigint"), NewColumn("name", "varchar(20)")))
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._writer = threading.Thread(target=self._write, daemon=True)
@@ -151,7 +151,7 @@ class Shop:
 
     def add_column(self) -> None:
         with self._lock:
-            self._table = self._tidb.add_column(self._table, Column("note", "varchar(20)", nullable=True))
+            self._table = self._tidb.add_column(self._table, NewColumn("note", "varchar(20)", nullable=True))
 
     def end(self) -> int:
         """Nothing is written after the ts that it gives."""
@@ -160,7 +160,7 @@ class Shop:
         return self._tidb.now()
 
     def _write(self) -> None:
-        pace = Pace(self._rate, self._stop)
+        pace = RowRate(self._rate, self._stop)
         while not self._stop.is_set():
             with self._lock, self._tidb.begin() as txn:
                 for number in range(self.rows, self.rows + _BATCH):

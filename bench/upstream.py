@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 from changefeed_devcluster import frozen
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
-from changefeed_devcluster.workload import Pace
+from changefeed_devcluster.workload import RowRate
 
 DATABASE = "sbtest"
 Array = npt.NDArray[Any]
@@ -47,7 +47,7 @@ _VERSION = 7_919  # from the number of a row to that of what an update makes of 
 class Shape:
     """What rows look like. `transaction`: rows of one; `updates`: rows that exist are changed, else new ones come."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[NewColumn, ...]
     values: Values
     transaction: int = 128
     updates: bool = False
@@ -78,7 +78,7 @@ def _values(integers: int, widths: Sequence[int]) -> Values:
 
 
 def shape_of(name: str) -> Shape:
-    sysbench = (Column("k", "int", default=0), Column("c", "char(120)", default=""), Column("pad", "char(60)"))
+    sysbench = (NewColumn("k", "int", default=0), NewColumn("c", "char(120)", default=""), NewColumn("pad", "char(60)"))
     match name:
         case "insert":
             return Shape(sysbench, _values(1, (119, 59)))
@@ -87,10 +87,12 @@ def shape_of(name: str) -> Shape:
         case "small":
             return Shape(sysbench, _values(1, (119, 59)), transaction=2)
         case "wide":
-            columns = [Column(f"i{n}", "int") for n in range(20)] + [Column(f"s{n}", "varchar(16)") for n in range(19)]
+            columns = [NewColumn(f"i{n}", "int") for n in range(20)] + [
+                NewColumn(f"s{n}", "varchar(16)") for n in range(19)
+            ]
             return Shape(tuple(columns), _values(20, (16,) * 19))
         case "kilobyte":
-            return Shape((Column("c", "varchar(1000)"),), _values(0, (1000,)))
+            return Shape((NewColumn("c", "varchar(1000)"),), _values(0, (1000,)))
     raise ValueError(f"no shape {name}: one of {', '.join(SHAPES)}")
 
 
@@ -105,7 +107,7 @@ class Upstream:
         self._shape = shape
         self._regions = regions
         self._rows = rows
-        columns = (Column("id", "bigint"), *shape.columns)
+        columns = (NewColumn("id", "bigint"), *shape.columns)
         self._tables = [tidb.create_table(DATABASE, name, columns, regions=regions, handles=rows) for name in names]
 
     def load(self) -> int:
@@ -144,7 +146,7 @@ class Upstream:
         """
         size = min(max(1, round(rate / 1000)), self._shape.transaction)
         steps = -(-self._rows // self._regions // size) or 1
-        pace = Pace(rate, stop)
+        pace = RowRate(rate, stop)
         written = turn = 0
         while not stop.is_set() and (rows is None or written < rows):
             table = self._tables[turn % len(self._tables)]
@@ -160,7 +162,7 @@ class Upstream:
                 pace.keep(count)
         return written
 
-    def _write(self, table: Table, first: int, count: int, version: int) -> None:
+    def _write(self, table: NamedTable, first: int, count: int, version: int) -> None:
         handles = np.arange(first, first + count, dtype=np.int64)
         names = [column.name for column in self._shape.columns]
         values = self._shape.values(handles + version * _VERSION)
@@ -172,7 +174,7 @@ class Large:
 
     def __init__(self, cluster: DevCluster, tidb: Tidb) -> None:
         self._cluster, self._tidb = cluster, tidb
-        columns = (Column("id", "bigint"), Column("n", "int"))
+        columns = (NewColumn("id", "bigint"), NewColumn("n", "int"))
         self._table = tidb.create_table(DATABASE, "ledger", columns, regions=_LARGE_REGIONS, handles=_LARGE_HANDLES)
 
     def run(self, seconds: float, upgrade: bool, stop: threading.Event) -> None:

@@ -97,7 +97,7 @@ class Shard:
             first += count
 
 
-class Piece(NamedTuple):
+class ShardPart(NamedTuple):
     """The part of a shard that lies in a key range: handles first..last."""
 
     shard: Shard
@@ -185,7 +185,7 @@ class FrozenHistory:
         self._lows = [shard.low for shard in self._shards]
         return max(shard.commit_of(shard.transactions - 1) for shard in shards)
 
-    def pieces(self, start: bytes, end: bytes) -> list[Piece]:
+    def pieces(self, start: bytes, end: bytes) -> list[ShardPart]:
         """What lies in the raw [start, end), in key order; an empty `end` has no bound."""
         begin = max(bisect_right(self._lows, start) - 1, 0)
         stop = bisect_left(self._lows, end) if end else len(self._lows)
@@ -194,7 +194,7 @@ class FrozenHistory:
             first = shard.first if start <= shard.low else shard.first + _rank(shard, start)
             last = shard.last if not end or shard.end <= end else shard.first + _rank(shard, end) - 1
             if first <= last:
-                found.append(Piece(shard, first, last))
+                found.append(ShardPart(shard, first, last))
         return found
 
     def rows(

@@ -55,13 +55,13 @@ class GatedServer:
         task.add_done_callback(self._connections.discard)
         try:
             with contextlib.suppress(OSError, asyncio.CancelledError):
-                tls = await self._shaken(_Tls(self._context(), reader, writer))
+                tls = await self._shaken(_TlsConnection(self._context(), reader, writer))
                 if tls is not None:
                     await self._pass_on(tls)
         finally:
             writer.transport.abort()
 
-    async def _shaken(self, tls: _Tls) -> _Tls | None:
+    async def _shaken(self, tls: _TlsConnection) -> _TlsConnection | None:
         """After the handshake; None if the client was refused."""
         if not await tls.handshake():
             return None
@@ -76,7 +76,7 @@ class GatedServer:
             await tls.reader.read(_CHUNK)
         return None
 
-    async def _pass_on(self, tls: _Tls) -> None:
+    async def _pass_on(self, tls: _TlsConnection) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._inner_port)
 
         async def inward() -> None:
@@ -99,7 +99,7 @@ class GatedServer:
             await asyncio.gather(*ways, return_exceptions=True)
 
 
-class _Tls:
+class _TlsConnection:
     """A connection in TLS; what it wants to send waits in memory until `flush`."""
 
     def __init__(self, context: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

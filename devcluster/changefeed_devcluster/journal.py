@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 _HEADER = struct.Struct("<II")
 
 
-class Record(Enum):
+class JournalRecord(Enum):
     """What a record tells, and the message it holds."""
 
     CLUSTER = b"H"  # metapb.Cluster: id
@@ -57,7 +57,7 @@ class Journal:
             raise OSError(error.errno, "the data folder is in use by another dev cluster", str(folder)) from error
         self._lock = threading.Lock()
 
-    def replay(self) -> Iterator[tuple[Record, bytes]]:
+    def replay(self) -> Iterator[tuple[JournalRecord, bytes]]:
         """All whole records in order; cuts the file after the last one. Call it once, before the first append."""
         data = self.path.read_bytes()
         position = 0
@@ -67,12 +67,12 @@ class Journal:
             body = data[start : start + length]
             if not length or len(body) < length or zlib.crc32(body) != checksum:
                 break
-            yield Record(body[:1]), body[1:]
+            yield JournalRecord(body[:1]), body[1:]
             position = start + length
         if not self.frozen:
             self._file.truncate(position)
 
-    def append(self, kind: Record, message: Message) -> None:
+    def append(self, kind: JournalRecord, message: Message) -> None:
         if self.frozen:
             return
         body = kind.value + message.SerializeToString()

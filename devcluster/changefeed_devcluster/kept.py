@@ -8,14 +8,14 @@ from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import metapb_pb2 as metapb
 from changefeed.wire import pdpb_pb2 as pdpb
 
-from .journal import Journal, Record
+from .journal import Journal, JournalRecord
 from .pd.oracle import Oracle, compose
 from .pd.regions import Regions
-from .pd.safepoints import Hold, SafePoints
+from .pd.safepoints import SafePoints, ServiceSafePoint
 from .store.store import MvccStore
 
 
-class Kept:
+class KeptState:
     """Without a journal nothing is kept.
 
     `cluster_id` is a new one when there was none. `first_start_ts`: what `save_start` was told in the folder's first
@@ -30,26 +30,26 @@ class Kept:
 
     def save_tso(self, physical_ms: int) -> None:
         if self._journal:
-            self._journal.append(Record.TSO, pdpb.Timestamp(physical=physical_ms))
+            self._journal.append(JournalRecord.TSO, pdpb.Timestamp(physical=physical_ms))
 
-    def save_hold(self, hold: Hold) -> None:
+    def save_hold(self, hold: ServiceSafePoint) -> None:
         if self._journal:
             record = pdpb.UpdateServiceGCSafePointRequest(
                 service_id=hold.service_id, TTL=hold.expires_at, safe_point=hold.safe_point
             )
-            self._journal.append(Record.SERVICE_SAFEPOINT, record)
+            self._journal.append(JournalRecord.SERVICE_SAFEPOINT, record)
 
     def save_gc(self, safe_point: int) -> None:
         """History below it is deleted at this place in the journal."""
         if self._journal:
-            self._journal.append(Record.GC_SAFEPOINT, pdpb.UpdateGCSafePointRequest(safe_point=safe_point))
+            self._journal.append(JournalRecord.GC_SAFEPOINT, pdpb.UpdateGCSafePointRequest(safe_point=safe_point))
 
     def save_start(self, ts: int) -> None:
         """The first one counts."""
         if not self.first_start_ts:
             self.first_start_ts = ts
             if self._journal:
-                self._journal.append(Record.START, cdcpb.ResolvedTs(ts=ts))
+                self._journal.append(JournalRecord.START, cdcpb.ResolvedTs(ts=ts))
 
     def restore(self, store: MvccStore, regions: Regions, oracle: Oracle, safepoints: SafePoints) -> None:
         """Brings all of it to where the folder's last cluster ended.
@@ -59,24 +59,24 @@ class Kept:
         stores = len(regions.store_ids)
         for kind, body in self._journal.replay() if self._journal else ():
             match kind:
-                case Record.CLUSTER:
+                case JournalRecord.CLUSTER:
                     cluster = metapb.Cluster.FromString(body)
                     self.cluster_id = cluster.id
                     if cluster.max_peer_count != stores:
                         raise ValueError(f"the data folder holds a cluster of {cluster.max_peer_count} stores")
-                case Record.REGIONS:
+                case JournalRecord.REGIONS:
                     regions.restore(pdpb.ScanRegionsResponse.FromString(body))
-                case Record.IDS:
+                case JournalRecord.IDS:
                     regions.restore_ids(pdpb.AllocIDResponse.FromString(body).id)
-                case Record.TSO:
+                case JournalRecord.TSO:
                     oracle.raise_to(compose(pdpb.Timestamp.FromString(body).physical))
-                case Record.SERVICE_SAFEPOINT:
+                case JournalRecord.SERVICE_SAFEPOINT:
                     hold = pdpb.UpdateServiceGCSafePointRequest.FromString(body)
-                    safepoints.restore(Hold(hold.service_id, hold.TTL, hold.safe_point))
-                case Record.GC_SAFEPOINT:
+                    safepoints.restore(ServiceSafePoint(hold.service_id, hold.TTL, hold.safe_point))
+                case JournalRecord.GC_SAFEPOINT:
                     safepoints.gc_safe_point = pdpb.UpdateGCSafePointRequest.FromString(body).safe_point
                     store.collect_garbage(safepoints.gc_safe_point)
-                case Record.START:
+                case JournalRecord.START:
                     self.first_start_ts = cdcpb.ResolvedTs.FromString(body).ts
                 case _:
                     self.history_ts = max(self.history_ts, store.replay(kind, body))
@@ -84,4 +84,4 @@ class Kept:
         if not self.cluster_id:
             self.cluster_id = secrets.randbits(62) | 1 << 62
             if self._journal:
-                self._journal.append(Record.CLUSTER, metapb.Cluster(id=self.cluster_id, max_peer_count=stores))
+                self._journal.append(JournalRecord.CLUSTER, metapb.Cluster(id=self.cluster_id, max_peer_count=stores))

@@ -21,7 +21,7 @@ _OPTIONS = (
 )
 
 
-class Server(Protocol):
+class PortServer(Protocol):
     """One life of a server."""
 
     def bind(self, host: str, port: int) -> int:
@@ -67,15 +67,15 @@ class Ports:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._make: dict[int, Callable[[], Server]] = {}
+        self._make: dict[int, Callable[[], PortServer]] = {}
         self._bound: dict[int, int] = {}
-        self._servers: dict[int, Server] = {}
+        self._servers: dict[int, PortServer] = {}
         self._held: dict[int, socket.socket] = {}
 
     def address(self, number: int) -> str:
         return f"{self._host}:{self._bound[number]}"
 
-    def bind(self, number: int, port: int, make: Callable[[], Server]) -> None:
+    def bind(self, number: int, port: int, make: Callable[[], PortServer]) -> None:
         """`make` gives a new life of the server. Raises OSError that names a port which is in use."""
         if port:
             check_free(self._host, port)

@@ -16,23 +16,23 @@ from changefeed.wire import metapb_pb2 as metapb
 
 from .cdc.cdc import ChangeData
 from .cdc.subscriptions import SINK_QUOTA, Subscriptions
-from .cdc.troubles import Trouble, Troubles
+from .cdc.troubles import InjectedTrouble, InjectedTroubles
 from .certificates import Certificates
 from .common_names import CommonNames
 from .control import control_handler
 from .frozen import FrozenHistory
 from .handshake import GatedServer
 from .journal import Journal
-from .kept import Kept
+from .kept import KeptState
 from .pd.heartbeats import INTERVAL_S
 from .pd.oracle import Oracle
 from .pd.pd import PlacementDriver
 from .pd.regions import ELECTION_S, Region, Regions
 from .pd.safepoints import SafePoints, ServiceSafePoints
-from .ports import GrpcServer, Ports, Server
+from .ports import GrpcServer, Ports, PortServer
 from .server_thread import ServerThread
 from .store import unfinished
-from .store.calls import Calls
+from .store.calls import StoreCalls
 from .store.frozen_store import FrozenStore
 from .store.gc import collect_garbage
 from .store.kv import Tikv
@@ -87,7 +87,7 @@ class DevCluster:
         self._common_names = common_names
         self._pd_common_names = common_names if pd_common_names is None else pd_common_names
         self.pd_address = ""
-        self.troubles = Troubles()
+        self.troubles = InjectedTroubles()
         self._held: dict[int, bytes] = {}
         self.store_addresses: dict[int, str] = {}
         self._pd_port = pd_port
@@ -96,7 +96,7 @@ class DevCluster:
         self._store_ids = tuple(range(1, stores + 1))
         self._frozen = frozen or FrozenHistory()
         self.store = FrozenStore(self._journal, frozen) if frozen else MvccStore(self._journal)
-        self._kept = Kept(self._journal)
+        self._kept = KeptState(self._journal)
         self.oracle = Oracle(self._kept.save_tso, is_frozen=self._pd_is_frozen)
         self.regions = Regions(self.store.lock, self._store_ids, self._journal)
         self.safepoints = (SafePoints if gc_barriers else ServiceSafePoints)(self._kept.save_hold, self._forget)
@@ -241,31 +241,31 @@ class DevCluster:
 
     def stall(self, seconds: float | None = None, store_id: int | None = None) -> None:
         """Sends no change data, without an error, for a while or until `heal`; all goes on being queued."""
-        self._begin(Trouble.STALL, store_id, seconds)
+        self._begin(InjectedTrouble.STALL, store_id, seconds)
 
     def stall_region(self, region_id: int, seconds: float | None = None) -> None:
         """Tells no resolved-ts of a region; its rows go on."""
-        self.troubles.begin(Trouble.STALL_REGION, region_id, seconds)
+        self.troubles.begin(InjectedTrouble.STALL_REGION, region_id, seconds)
 
     def delay(self, by: float, seconds: float | None = None, store_id: int | None = None) -> None:
         """Lets `by` seconds pass before change data is sent."""
-        self._begin(Trouble.DELAY, store_id, seconds, by)
+        self._begin(InjectedTrouble.DELAY, store_id, seconds, by)
 
     def slow_scans(self, bytes_per_second: float, seconds: float | None = None, store_id: int | None = None) -> None:
         """Lets a store's scans come at so many bytes a second: what is written meanwhile overtakes what they read."""
-        self._begin(Trouble.SLOW_SCAN, store_id, seconds, bytes_per_second)
+        self._begin(InjectedTrouble.SLOW_SCAN, store_id, seconds, bytes_per_second)
 
     def congest(self, seconds: float | None = None, store_id: int | None = None) -> None:
         """Has no room for change data, as if another client of the store didn't read what it has asked for."""
-        self._begin(Trouble.CONGESTION, store_id, seconds)
+        self._begin(InjectedTrouble.CONGESTION, store_id, seconds)
 
     def repeat(self, seconds: float | None = None) -> None:
         """Sends twice what a store may send twice, and resolved-ts that go back."""
-        self.troubles.begin(Trouble.REPEAT, None, seconds)
+        self.troubles.begin(InjectedTrouble.REPEAT, None, seconds)
 
     def reorder(self, seconds: float | None = None) -> None:
         """Sends in another order what the protocol does not order."""
-        self.troubles.begin(Trouble.REORDER, None, seconds)
+        self.troubles.begin(InjectedTrouble.REORDER, None, seconds)
 
     def collect_garbage(self, target: int) -> int:
         """Deletes the history below `target`, or below the lowest hold if that is lower; gives the GC safepoint then.
@@ -300,10 +300,10 @@ class DevCluster:
 
     def freeze_pd(self, seconds: float | None = None) -> None:
         """Lets PD answer nothing, without an error, for a while or until `heal`: resolved-ts stands, then jumps."""
-        self.troubles.begin(Trouble.FROZEN_PD, None, seconds)
+        self.troubles.begin(InjectedTrouble.FROZEN_PD, None, seconds)
 
     def _pd_is_frozen(self) -> bool:
-        return self.troubles.amount(Trouble.FROZEN_PD) > 0
+        return self.troubles.amount(InjectedTrouble.FROZEN_PD) > 0
 
     def heal(self) -> None:
         """Ends whatever lasts: stalls, delays, slow scans, congestion, repeats, reorders, cuts to come, held locks.
@@ -323,7 +323,7 @@ class DevCluster:
         if key is not None:
             self.store.rollback([key], start_ts)
 
-    def _begin(self, kind: Trouble, store_id: int | None, seconds: float | None, amount: float = 1.0) -> None:
+    def _begin(self, kind: InjectedTrouble, store_id: int | None, seconds: float | None, amount: float = 1.0) -> None:
         self._chosen(store_id)
         self.troubles.begin(kind, store_id, seconds, amount)
 
@@ -359,7 +359,7 @@ class DevCluster:
         version = self.watermarks.gate.version(store_id)
         return metapb.Store(id=store_id, address=address, version=version, start_timestamp=int(time.time()))
 
-    def _pd_server(self) -> Server:
+    def _pd_server(self) -> PortServer:
         assert self._driver is not None
         handlers = [self._driver.handler(), control_handler(self)]
         if self._certificates is None:
@@ -369,8 +369,8 @@ class DevCluster:
             return GatedServer(GrpcServer(handlers), context, self._pd_common_names)
         return GrpcServer(handlers, self._certificates.pd_credentials())
 
-    def _store_server(self, store_id: int) -> Server:
-        calls = Calls(store_id, self.store, self.regions, self.watermarks.safe_ts)
+    def _store_server(self, store_id: int) -> PortServer:
+        calls = StoreCalls(store_id, self.store, self.regions, self.watermarks.safe_ts)
         tikv = Tikv(self.cluster_id, self.oracle, calls, self.schedulers[store_id])
         credentials = self._certificates.store_credentials() if self._certificates else None
         interceptors = [CommonNames(self._common_names)] if self._common_names else []

@@ -15,8 +15,7 @@ from typing import Any
 from changefeed_devcluster.ddl import columns as columns_ddl
 from changefeed_devcluster.ddl import partitions
 from changefeed_devcluster.ddl.running import last
-from changefeed_devcluster.tidb.schema import Column as NewColumn
-from changefeed_devcluster.tidb.schema import Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from consumers_reading import (
     APPEND,
     CSV,
@@ -95,7 +94,7 @@ class History:
         self.world = world
         self.tidb = world.tidb
 
-    def create(self, name: str, *columns: str, **more: Any) -> Table:
+    def create(self, name: str, *columns: str, **more: Any) -> NamedTable:
         key = KEYS.get(name, ("id",))
         made = [
             NewColumn(column, SQL[name][column], nullable=column not in key, generated=COMPUTED.get(column, ""))
@@ -104,19 +103,19 @@ class History:
         pk: Any = key[0] if len(key) == 1 else key
         return self.tidb.create_table("shop", name, made, pk=pk, **more)
 
-    def insert(self, table: Table, *rows: dict[str, Any]) -> None:
+    def insert(self, table: NamedTable, *rows: dict[str, Any]) -> None:
         """In a transaction each."""
         for row in rows:
             with self.tidb.begin() as txn:
                 txn.insert(table, row)
 
-    def tell(self) -> dict[str, Table]:
+    def tell(self) -> dict[str, NamedTable]:
         """The tables as they are at the end."""
         told = (self.types, self.texts, self.zeros, self.changed, self.emptied, self.keyed, self.computed, self.parts)
         told += (self.ignored,)
         return {tell.__name__: tell() for tell in told}
 
-    def types(self) -> Table:
+    def types(self) -> NamedTable:
         table = self.create("types")
         given = {
             name: [cell.value for cell in kind.cells if not is_zero(kind, cell.value)] for name, kind in TYPES.items()
@@ -127,20 +126,20 @@ class History:
             self.insert(table, {"id": number, **cells})
         return table
 
-    def texts(self) -> Table:
+    def texts(self) -> NamedTable:
         table = self.create("texts")
         self.insert(table, *({"id": number, "t": text, "n": 1000 + number} for number, text in enumerate(TEXTS)))
         self.insert(table, {"id": len(TEXTS), "t": None, "n": None})
         return table
 
-    def zeros(self) -> Table:
+    def zeros(self) -> NamedTable:
         table = self.create("zeros")
         zero = {"day": "0000-00-00", "clock": "0000-00-00 00:00:00", "moment": "0000-00-00 00:00:00"}
         part = {"day": "2024-02-00", "clock": "2024-00-07 01:02:03", "moment": None}
         self.insert(table, {"id": 1, **zero}, {"id": 2, **part})
         return table
 
-    def changed(self) -> Table:
+    def changed(self) -> NamedTable:
         """Columns that come, go and are renamed; rows before, between and behind."""
         tidb, table = self.tidb, self.create("changed", "id", "a", "b")
         self.insert(table, *({"id": number, "a": f"a{number}", "b": number} for number in range(1, 9)))
@@ -163,14 +162,14 @@ class History:
             txn.delete(table, 6)
         return table
 
-    def emptied(self) -> Table:
+    def emptied(self) -> NamedTable:
         table = self.create("emptied")
         self.insert(table, *({"id": number, "t": "old"} for number in range(5)))
         table = self.tidb.truncate_table(table)
         self.insert(table, {"id": 1, "t": "new"}, {"id": 7, "t": None})
         return table
 
-    def keyed(self) -> Table:
+    def keyed(self) -> NamedTable:
         table = self.create("keyed")
         keys = [("a", 1), ("A", 1), ("b", 2), ("x,y", 3)]
         self.insert(table, *({"k": k, "n": n, "v": number} for number, (k, n) in enumerate(keys)))
@@ -180,20 +179,20 @@ class History:
             txn.update(table, {"k": "A", "n": 1, "v": 31})
         return table
 
-    def computed(self) -> Table:
+    def computed(self) -> NamedTable:
         """A virtual column, and the hidden one of an index on an expression, before one that rows have."""
         table = self.create("computed")
         self.insert(table, {"id": 1, "a": 20, "t": "One"}, {"id": 2, "a": None, "t": None})
         return table
 
-    def parts(self) -> Table:
+    def parts(self) -> NamedTable:
         table = self.create("parts", partitions={"p0": 10, "p1": 20, "p2": None})
         self.insert(table, *({"id": number, "t": f"t{number}"} for number in (1, 2, 11, 12, 21)))
         table = partitions.drop_partition(self.tidb, table, "p1")
         self.insert(table, {"id": 13, "t": "p2's now"})
         return table
 
-    def ignored(self) -> Table:
+    def ignored(self) -> NamedTable:
         """Of which nothing is written: a file that is planned for it has zero bytes."""
         table = self.create("ignored")
         self.insert(table, {"id": 1, "t": "one"})
@@ -206,7 +205,7 @@ def is_zero(kind: Kind, value: Any) -> bool:
 
 
 @contextmanager
-def history(folder: Path) -> Iterator[tuple[World, dict[str, Table]]]:
+def history(folder: Path) -> Iterator[tuple[World, dict[str, NamedTable]]]:
     with new_world(folder) as world:
         start_ts = world.tidb.now()
         tables = History(world).tell()
@@ -214,7 +213,7 @@ def history(folder: Path) -> Iterator[tuple[World, dict[str, Table]]]:
         yield world, tables
 
 
-async def written(world: World, tables: dict[str, Table], formats: Sequence[str]) -> Lake:
+async def written(world: World, tables: dict[str, NamedTable], formats: Sequence[str]) -> Lake:
     """What changefeeds have made of the history, up to now; one a format, side by side."""
     target = world.tidb.now()
     lake = Lake({name: rows_at(world, table, target) for name, table in tables.items()} | {"ignored": {}})
@@ -259,19 +258,19 @@ def run_of(world: World, of: str, target: int) -> Run:
     )
 
 
-def rows_at(world: World, table: Table, ts: int) -> Values:
+def rows_at(world: World, table: NamedTable, ts: int) -> Values:
     key = KEYS.get(table.info.name, ("id",))
     names = [column.name for column in table.info.public if column.is_written]
     rows = world.tidb.snapshot(table, ts).values()
     return {tuple(row[name] for name in key): {name: shown(table, row[name]) for name in names} for row in rows}
 
 
-def shown(table: Table, value: Any) -> Any:
+def shown(table: NamedTable, value: Any) -> Any:
     """Without digits of a second where the column has none."""
     return value.partition(".")[0] if table.info.name == "zeros" and isinstance(value, str) else value
 
 
-def files(folder: Path, name: str, table: Table) -> tuple[int, dict[str, Part]]:
+def files(folder: Path, name: str, table: NamedTable) -> tuple[int, dict[str, Part]]:
     """Up to which ts rows are gone, and the parts, as a reader finds them by docs/reading-files.md."""
     folder = folder / "lake" / "shop" / name
     schemas = [json.loads(path.read_text()) for path in sorted(folder.glob("meta/schema_*.json"))]
@@ -288,7 +287,7 @@ def files(folder: Path, name: str, table: Table) -> tuple[int, dict[str, Part]]:
     return emptied, parts
 
 
-def iceberg_table(folder: Path, name: str, table: Table) -> tuple[int, dict[str, Part]]:
+def iceberg_table(folder: Path, name: str, table: NamedTable) -> tuple[int, dict[str, Part]]:
     found = catalog_of(folder).load_table(("shop", name))
     columns = tuple(
         Column(each.name, SQL[name][each.name])

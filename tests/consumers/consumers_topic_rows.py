@@ -119,10 +119,10 @@ class Tested:
 
 def table_of(kinds: tuple[Kind, ...]) -> Tested:
     """A row for each value, and one with NULL in each `c`. Where a kind has no value left: NULL, or its first one."""
-    wanted = [schema.Column("id", "bigint")]
+    wanted = [schema.NewColumn("id", "bigint")]
     for number, kind in enumerate(kinds):
         sql = "blob" if kind.stored else kind.column.sql
-        wanted += [schema.Column(f"c{number}", sql, nullable=True), schema.Column(f"n{number}", sql)]
+        wanted += [schema.NewColumn(f"c{number}", sql, nullable=True), schema.NewColumn(f"n{number}", sql)]
     upstream = schema.make_table(TABLE_ID, "types", wanted, "id")
     given = [_row(kinds, number) for number in range(max(len(kind.given) for kind in kinds) + 1)]
     values = tuple(rows.encode_row(upstream, {"id": number, **row}) for number, row in enumerate(given))
@@ -147,7 +147,7 @@ def _meant(kinds: Sequence[Kind], row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _definition(kinds: Sequence[Kind], upstream: schema.TableInfo) -> dict[str, Any]:
+def _definition(kinds: Sequence[Kind], upstream: schema.TidbTable) -> dict[str, Any]:
     definition = upstream.to_json()
     for column in definition["cols"][1:]:
         kind = kinds[int(column["name"]["O"][1:])]

@@ -14,7 +14,7 @@ from changefeed.objectstore.open import open_store
 from changefeed.owner.driver import RunOptions
 from changefeed_devcluster.ddl.databases import drop_database
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from integration_failing_store import SINK, STATE, surround, writes
 from integration_inprocess import InProcessExecution, Run, World, new_world
 from integration_s3_proxy import REFUSED, FaultyProxy, before
@@ -32,7 +32,7 @@ class Shop(World):
     def __init__(self, cluster: DevCluster, folder: Path, proxy: FaultyProxy, place: Callable[[str], str]) -> None:
         super().__init__(cluster, folder)
         self.proxy, self.place = proxy, place
-        columns = (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True))
+        columns = (NewColumn("id", "bigint"), NewColumn("name", "varchar(64)", nullable=True))
         self.tables = [self.orders, *(self.tidb.create_table("shop", name, columns) for name in ("carts", "bills"))]
         self.start_ts = self.tidb.now()
         self.put: list[str] = []  # what was let through, in order
@@ -124,7 +124,7 @@ async def test_ac2_and_ac3_a_ddl_is_told_when_the_rows_before_it_stand_in_all_ta
 
 
 def add_column(shop: Shop) -> None:
-    shop.tables[0] = shop.tidb.add_column(shop.tables[0], Column("note", "varchar(64)", nullable=True))
+    shop.tables[0] = shop.tidb.add_column(shop.tables[0], NewColumn("note", "varchar(64)", nullable=True))
 
 
 def end(shop: Shop) -> None:
@@ -140,7 +140,7 @@ async def test_ac4_and_ac5_a_busy_table_makes_full_files_by_size_and_quiet_ones_
 ) -> None:
     """Broken by a planner that never looks whether a file is full. Who shares an interval: see the planner's tests."""
     with new_world(tmp_path) as world:
-        columns = (Column("id", "bigint"), Column("name", "varchar(1000)", nullable=True))
+        columns = (NewColumn("id", "bigint"), NewColumn("name", "varchar(1000)", nullable=True))
         busy, *quiet = [world.tidb.create_table("shop", f"table{number}", columns) for number in range(21)]
         world.start_ts = world.tidb.now()
         csv = {"uri": world.lake.as_uri(), "protocol": "csv", "flushInterval": "4s", "fileSize": "4Mi"}
@@ -162,7 +162,7 @@ async def test_ac4_and_ac5_a_busy_table_makes_full_files_by_size_and_quiet_ones_
     assert {reasons[path] for path in sizes if path not in of_busy} <= {"interval", "shutdown"}
 
 
-def add(world: World, table: Table, ids: range) -> None:
+def add(world: World, table: NamedTable, ids: range) -> None:
     with world.tidb.begin() as txn:
         for number in ids:
             txn.insert(table, {"id": number, "name": str(number).ljust(980, ".")})

@@ -19,7 +19,7 @@ from changefeed.upstream.access import Access
 from changefeed.verify.consumer.schema_file import read_schema_file, schema_checksum
 from changefeed.verify.report import Locations, verify
 from changefeed.verify.sink.known import known_of
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world
 
 DATE = "2026-11-26"
@@ -165,7 +165,7 @@ async def test_rule_7_and_15_a_changefeed_goes_on_behind_ticdc(world: World, mon
     await check_verified(world, rows=30)
     await asyncio.to_thread(consumer.round)
     # Another run of it, and a DDL.
-    world.orders = world.tidb.add_column(world.orders, Column("note", "varchar(8)", nullable=True))
+    world.orders = world.tidb.add_column(world.orders, NewColumn("note", "varchar(8)", nullable=True))
     await write_until(world.insert(range(51, 61)))
     await check_verified(world, rows=40)
     await asyncio.to_thread(consumer.round)

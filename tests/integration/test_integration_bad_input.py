@@ -21,7 +21,7 @@ from changefeed.spark.launch import Launch
 from changefeed_devcluster import keys
 from changefeed_devcluster.pd.safepoints import GC_WORKER
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column, dump
+from changefeed_devcluster.tidb.schema import NewColumn, dump
 from changefeed_devcluster.tidb.tidb import Tidb
 from conftest import Upstream
 from integration_screen import BAD_INPUT, FAILED, UNAVAILABLE, one_screen, run_alone
@@ -41,8 +41,8 @@ def shared() -> Iterator[Upstream]:
         tidb = Tidb(cluster)
         tidb.bootstrap()
         tidb.create_database("shop")
-        tidb.create_table("shop", "orders", [Column("id", "bigint"), Column("name", "varchar(20)")])
-        logins = tidb.create_table("shop", "logins", [Column("id", "bigint"), Column("seen", "blob")])
+        tidb.create_table("shop", "orders", [NewColumn("id", "bigint"), NewColumn("name", "varchar(20)")])
+        logins = tidb.create_table("shop", "logins", [NewColumn("id", "bigint"), NewColumn("seen", "blob")])
         definition = logins.info.to_json()
         definition["cols"][1]["type"]["Tp"] = GEOMETRY_TYPE  # which the development cluster can't write
         with tidb.begin() as txn:
@@ -274,7 +274,7 @@ def test_a_start_in_the_future(shared: Upstream, refused: Check) -> None:
 
 def test_a_start_that_gc_has_passed(upstream: Upstream, refused: Check) -> None:
     upstream.tidb.create_database("shop")
-    upstream.tidb.create_table("shop", "orders", [Column("id", "bigint")])
+    upstream.tidb.create_table("shop", "orders", [NewColumn("id", "bigint")])
     start_ts = upstream.tidb.now()
     upstream.cluster.safepoints.update(GC_WORKER, HOUR, upstream.tidb.now(), 0)
     refused(

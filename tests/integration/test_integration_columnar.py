@@ -43,7 +43,7 @@ from changefeed.spec.parse import effective, parse
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.wire import owner_pb2
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.workload import sysbench
 from conftest import Upstream
@@ -241,7 +241,7 @@ class OwnerCall:
 class Writer(threading.Thread):
     """Writes the second half of the rows once the first is pulled. Started before lines are counted."""
 
-    def __init__(self, tidb: Tidb, table: Table) -> None:
+    def __init__(self, tidb: Tidb, table: NamedTable) -> None:
         super().__init__()
         self._tidb = tidb
         self._table = table
@@ -263,7 +263,7 @@ class Writer(threading.Thread):
         self.end_ts = self._tidb.now()
 
 
-def insert(tidb: Tidb, table: Table, first: int, count: int) -> None:
+def insert(tidb: Tidb, table: NamedTable, first: int, count: int) -> None:
     """sysbench rows in transactions of 5500."""
     for start in range(first, first + count, 5500):
         tidb.bulk_insert(table, *sysbench.rows(0, 0, start, 5500, ROWS))
@@ -356,7 +356,7 @@ def work_of(table: TableInfo, segments: list[SegmentSlice], start_ts: int, end_t
     return work, entry
 
 
-def lines_wanted(tidb: Tidb, table: Table, start_ts: int, end_ts: int) -> list[list[str]]:
+def lines_wanted(tidb: Tidb, table: NamedTable, start_ts: int, end_ts: int) -> list[list[str]]:
     """The file's records, from the cluster's own history, by Python."""
     order = {"delete": 0, "update": 1, "insert": 2}
     names = [column.name for column in table.info.columns]
@@ -375,8 +375,8 @@ def test_100_000_rows_from_wire_to_file_without_a_row_in_python(upstream: Upstre
     tidb, pd_address = upstream.tidb, upstream.cluster.pd_address
     tidb.create_database("sbtest")
     columns = [
-        *(Column("id", "bigint"), Column("k", "int"), Column("c", "char(120)"), Column("pad", "char(60)")),
-        *(Column("note", "varchar(40)", nullable=True), Column("price", "decimal(10,2)", nullable=True)),
+        *(NewColumn("id", "bigint"), NewColumn("k", "int"), NewColumn("c", "char(120)"), NewColumn("pad", "char(60)")),
+        *(NewColumn("note", "varchar(40)", nullable=True), NewColumn("price", "decimal(10,2)", nullable=True)),
     ]
     table = tidb.create_table("sbtest", "t", columns, regions=4, handles=ROWS)
     start_ts = tidb.now()

@@ -11,11 +11,11 @@ import pytest
 from changefeed.verify.report import verify
 from changefeed.verify.result import Result
 from changefeed_devcluster.ddl import columns, partitions, tables
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import Run, World, insert, new_world
 
-NOTE = Column("note", "varchar(8)", nullable=True)
-ITEMS = (Column("id", "bigint"), Column("price", "int"))
+NOTE = NewColumn("note", "varchar(8)", nullable=True)
+ITEMS = (NewColumn("id", "bigint"), NewColumn("price", "int"))
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ async def test_a_run_that_is_killed_between_two_ddls_goes_on_behind_the_first(wo
     run._outcome.cancel()
     await asyncio.wait([run._outcome])
     insert(world, wide, range(1, 3), name="a", note="x")
-    wider = world.tidb.add_column(wide, Column("more", "int", nullable=True))
+    wider = world.tidb.add_column(wide, NewColumn("more", "int", nullable=True))
     second = world.tidb.last_ddl_ts
     insert(world, wider, range(3, 4), name="b", note="y", more=7)
     again = world.run()
@@ -137,7 +137,7 @@ async def test_rule_9_rows_of_a_column_that_is_modified_have_the_definition_in_f
     run = world.run()
     written: list[tuple[int, int]] = []  # commit ts, id
     known = items
-    for table in columns.modify_column(world.tidb, items, "price", Column("price", "varchar(24)"), online=online):
+    for table in columns.modify_column(world.tidb, items, "price", NewColumn("price", "varchar(24)"), online=online):
         for session in (table, known):
             number = len(written) + 1
             with world.tidb.begin() as txn:
@@ -168,7 +168,7 @@ async def test_rule_9_a_column_of_several_changes_is_in_the_rows_from_when_sessi
     items = world.tidb.create_table("shop", "items", ITEMS)
     world.start_ts = world.tidb.now()
     run = world.run()
-    added = Column("late", "int", default=7)
+    added = NewColumn("late", "int", default=7)
     for number, table in enumerate(columns.change_several(world.tidb, items, added, "price")):
         names = [column.name for column in table.info.public]
         insert(world, table, [number], **({"late": number} if "late" in names else {"price": number}))

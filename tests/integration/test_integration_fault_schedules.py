@@ -22,7 +22,7 @@ from changefeed.verify.report import verify
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import TxnError
 from changefeed_devcluster.tidb.large_transaction import LargeTransaction
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.workload.bank import CONSERVED, Bank
 from integration_inprocess import World
 from integration_nemesis import Nemesis
@@ -64,7 +64,7 @@ class Schedule:
     def __init__(self, world: World, bank: Bank, draw: random.Random, say: Callable[[str], None]) -> None:
         """`say`: takes a line for each step."""
         self.world, self.bank, self.draw, self.say = world, bank, draw, say
-        columns = [Column("id", "bigint"), Column("n", "int")]
+        columns = [NewColumn("id", "bigint"), NewColumn("n", "int")]
         self.ledger = world.tidb.create_table("shop", "ledger", columns, regions=REGIONS, handles=HANDLES)
         self.handles = draw.sample(range(1, HANDLES + 1), HANDLES)
         self.open: list[LargeTransaction] = []

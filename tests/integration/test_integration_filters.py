@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from changefeed.verify.report import verify
 from changefeed.verify.result import NotVerifiable, Result
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world, resource
 
-PEOPLE = (Column("id", "bigint"), Column("name", "varchar(20)", unique=True), Column("secret", "varchar(20)"))
+PEOPLE = (NewColumn("id", "bigint"), NewColumn("name", "varchar(20)", unique=True), NewColumn("secret", "varchar(20)"))
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ async def test_columns_that_are_not_selected_are_not_missed(world: World) -> Non
 async def test_a_ddl_that_is_kept_from_readers_is_not_missed(world: World) -> None:
     people = world.tidb.create_table("shop", "people", PEOPLE)
     world.tidb.truncate_table(people)
-    world.tidb.add_column(world.orders, Column("late", "int", nullable=True))
+    world.tidb.add_column(world.orders, NewColumn("late", "int", nullable=True))
     result = await replicated(world, **filtered(ignoreEvent=["truncate table", "add column"]))
     assert result.ok, result
     assert len(list((world.lake / "shop" / "people" / "meta").iterdir())) == 2

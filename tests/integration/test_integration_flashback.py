@@ -24,7 +24,7 @@ from changefeed.restore.restore import restore
 from changefeed.restore.source import RestoreSource
 from changefeed.verify.progress import NoProgress
 from changefeed.verify.report import verify
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb, Proxy
 from integration_mariadb import running as mariadb_running
@@ -240,7 +240,7 @@ async def test_rows_of_before_the_changefeed_are_set_back_by_old_values(
     assert {int(id_): name.decode() for id_, name in found} == {id_: row["name"] for id_, row in rows_then.items()}
 
 
-SEATS = (Column("hall", "varchar(9)"), Column("row", "int"), Column("guest", "int", unique=True))
+SEATS = (NewColumn("hall", "varchar(9)"), NewColumn("row", "int"), NewColumn("guest", "int", unique=True))
 
 
 async def test_unique_values_that_rows_have_exchanged_are_given_back(

@@ -14,17 +14,21 @@ import pyspark
 import pytest
 from changefeed.cli.main import main
 from changefeed_devcluster.ddl import tables
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from conftest import Changefeed, Upstream
 from integration_iceberg import catalog_of, changelog, replayed, sink, state
 from integration_java import FETCH_S, checked, jars, java_tool
 
-COLUMNS = (Column("id", "bigint"), Column("note", "varchar(40)", nullable=True), Column("amount", "decimal(10,2)"))
+COLUMNS = (
+    NewColumn("id", "bigint"),
+    NewColumn("note", "varchar(40)", nullable=True),
+    NewColumn("amount", "decimal(10,2)"),
+)
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 READER = Path(__file__).parent / "support" / "iceberg" / "ReadTable.java"
 
 
-def write(upstream: Upstream, table: Table, first: int) -> None:
+def write(upstream: Upstream, table: NamedTable, first: int) -> None:
     """Ten rows, of which some are changed and some deleted, one by its key."""
     tidb = upstream.tidb
     with tidb.begin() as txn:
@@ -35,7 +39,7 @@ def write(upstream: Upstream, table: Table, first: int) -> None:
         txn.delete(table, first + 1)
 
 
-def with_ddls(upstream: Upstream, changefeed: Changefeed) -> dict[str, Table]:
+def with_ddls(upstream: Upstream, changefeed: Changefeed) -> dict[str, NamedTable]:
     """A history with DDLs; the tables that are left. The changefeed ends behind it."""
     tidb = upstream.tidb
     shop = tidb.create_database("shop")
@@ -45,7 +49,7 @@ def with_ddls(upstream: Upstream, changefeed: Changefeed) -> dict[str, Table]:
     changefeed.spec["startTs"] = str(tidb.now())
     for table in (items, doomed, emptied):
         write(upstream, table, 0)
-    items = tidb.add_column(items, Column("more", "int", nullable=True))
+    items = tidb.add_column(items, NewColumn("more", "int", nullable=True))
     with tidb.begin() as txn:
         txn.update(items, {"id": 5, "more": 55})
     tidb.drop_table(doomed)
@@ -57,7 +61,7 @@ def with_ddls(upstream: Upstream, changefeed: Changefeed) -> dict[str, Table]:
     return {"things": items, "emptied": emptied, "items": tidb.tables["shop.items"]}
 
 
-def rows_of(upstream: Upstream, table: Table) -> dict[Any, dict[str, Any]]:
+def rows_of(upstream: Upstream, table: NamedTable) -> dict[Any, dict[str, Any]]:
     names = [column.name for column in table.info.columns]
     rows = upstream.tidb.snapshot(table, upstream.tidb.now()).values()
     return {row["id"]: {name: str(row[name]) for name in names} for row in rows}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.verify.iceberg.report import verify
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from integration_iceberg import catalog_of, changelog, local, sink
 from integration_inprocess import Run, World, new_world
 
@@ -33,7 +33,7 @@ def of_version_3(folder: Path, name: str) -> None:
     located(folder, name, made.as_uri())
 
 
-def insert(world: World, *ids: int, tables: tuple[Table, ...]) -> None:
+def insert(world: World, *ids: int, tables: tuple[NamedTable, ...]) -> None:
     """A transaction of all tables."""
     with world.tidb.begin() as txn:
         for table in tables:
@@ -52,7 +52,7 @@ async def published(world: World, run: Run) -> None:
 
 async def test_what_is_planned_of_a_table_that_is_left_out_holds_up_no_other(tmp_path: Path) -> None:
     with new_world(tmp_path) as world:
-        columns = (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True))
+        columns = (NewColumn("id", "bigint"), NewColumn("name", "varchar(64)", nullable=True))
         both = (world.orders, world.tidb.create_table("shop", "items", columns))
         world.start_ts = world.tidb.now()
         members: dict[str, Any] = {"sink": sink(tmp_path, "append")}

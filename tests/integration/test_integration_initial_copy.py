@@ -15,7 +15,7 @@ from changefeed.upstream.access import Access
 from changefeed.verify.report import Locations, verify
 from changefeed.verify.result import Result
 from changefeed_devcluster.keys import record_key
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import Run, World, insert, new_world
 from integration_restore import restored
 
@@ -99,7 +99,7 @@ async def test_rows_of_before_come_once_while_others_are_written_and_drivers_die
 
 
 async def test_a_table_that_rules_select_later_is_copied_then(world: World) -> None:
-    columns = (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True))
+    columns = (NewColumn("id", "bigint"), NewColumn("name", "varchar(64)", nullable=True))
     items = world.tidb.create_table("shop", "items", columns)
     insert(world, items, range(1, 301), name="a")
     world.start_ts = world.tidb.now()

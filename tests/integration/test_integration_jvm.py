@@ -7,7 +7,7 @@ from collections.abc import Callable
 from urllib.request import urlopen
 
 import pytest
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from conftest import Changefeed, Upstream, free_port, wait_for
 from integration_victims import Victims
 
@@ -23,7 +23,7 @@ def test_a_run_whose_jvm_is_gone_ends_with_69_and_one_sentence(
     upstream: Upstream, new_changefeed: Callable[..., Changefeed], sent: signal.Signals, said: str
 ) -> None:
     upstream.tidb.create_database("shop")
-    upstream.tidb.create_table("shop", "orders", (Column("id", "bigint"),))
+    upstream.tidb.create_table("shop", "orders", (NewColumn("id", "bigint"),))
     changefeed = new_changefeed(["shop.*"])
     changefeed.spec["startTs"] = str(upstream.tidb.now())
     changefeed.metrics_port = free_port()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from conftest import Changefeed, Upstream
 from integration_connect_worker import jdbc_sink
 from integration_inprocess import new_world
@@ -56,7 +56,7 @@ async def test_a_jdbc_sink_ends_at_what_its_table_can_not_hold(
     mariadb.query(f"CREATE DATABASE {database}", f"CREATE TABLE {database}.t (id BIGINT PRIMARY KEY{columns})")
     (tmp_path / "kafka").mkdir()
     with running(tmp_path / "kafka") as broker, new_world(tmp_path / "world") as world:
-        table = world.tidb.create_table("shop", "t", (Column("id", "bigint"), Column("v", kind, nullable=True)))
+        table = world.tidb.create_table("shop", "t", (NewColumn("id", "bigint"), NewColumn("v", kind, nullable=True)))
         start_ts = world.tidb.now()
         with world.tidb.begin() as txn:
             txn.insert(table, {"id": 1, "v": value})

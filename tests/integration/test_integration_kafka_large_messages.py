@@ -11,7 +11,7 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.objectstore.open import open_store
 from changefeed.owner.driver import RunOptions
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import InProcessExecution, Run, new_world
 from integration_kafka_broker import consumed
 from integration_kafka_broker import running as running_broker
@@ -33,7 +33,7 @@ async def test_a_claim_check_is_written_with_credentials_of_its_own(
         running_store("versitygw", tmp_path / "server" / "data") as store,
         new_world(tmp_path) as world,
     ):
-        notes = world.tidb.create_table("shop", "notes", (Column("id", "bigint"), Column("note", "text")))
+        notes = world.tidb.create_table("shop", "notes", (NewColumn("id", "bigint"), NewColumn("note", "text")))
         with world.tidb.begin() as txn:
             txn.insert(notes, {"id": 1, "note": "small"})
             txn.insert(notes, {"id": 2, "note": TEXT})
@@ -68,7 +68,7 @@ async def test_a_claim_check_is_written_with_credentials_of_its_own(
 async def test_a_large_message_gets_the_way_that_the_refusal_tells_of(tmp_path: Path) -> None:
     """Also of rows that were planned before the way was chosen."""
     with running_broker(tmp_path / "kafka") as broker, new_world(tmp_path) as world:
-        notes = world.tidb.create_table("shop", "notes", (Column("id", "bigint"), Column("note", "text")))
+        notes = world.tidb.create_table("shop", "notes", (NewColumn("id", "bigint"), NewColumn("note", "text")))
         with world.tidb.begin() as txn:
             txn.insert(notes, {"id": 1, "note": TEXT})
         kafka: dict[str, Any] = {

@@ -12,7 +12,7 @@ from changefeed.verify.report import verify
 from changefeed_devcluster import keys
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.large_transaction import LargeTransaction
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from integration_inprocess import Run, World, insert
 
 STORES, REGIONS, HANDLES = 2, 8, 800
@@ -23,8 +23,8 @@ class Open:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.table: Table = world.tidb.create_table(
-            "shop", "ledger", [Column("id", "bigint"), Column("n", "int")], regions=REGIONS, handles=HANDLES
+        self.table: NamedTable = world.tidb.create_table(
+            "shop", "ledger", [NewColumn("id", "bigint"), NewColumn("n", "int")], regions=REGIONS, handles=HANDLES
         )
         self.large: LargeTransaction = world.tidb.begin_large()
         self.doomed: LargeTransaction = world.tidb.begin_large()  # it will be rolled back
@@ -124,7 +124,7 @@ async def test_flushes_that_overtake_the_scan_of_a_region_that_has_moved_are_the
     commit to have them, and nothing in the stream says which is which."""
     with DevCluster(stores=2, min_ts_interval=0.05) as cluster:
         world = World(cluster, tmp_path)
-        columns = [Column("id", "bigint"), Column("note", "varchar(600)")]
+        columns = [NewColumn("id", "bigint"), NewColumn("note", "varchar(600)")]
         table = world.tidb.create_table("shop", "ledger", columns)
         insert(world, table, (1, 2, 3), note="before")
         run = world.run()

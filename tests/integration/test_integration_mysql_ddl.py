@@ -33,7 +33,7 @@ from changefeed.sink.mysql.ddl_record import Subject
 from changefeed.sink.mysql.index_builds import Build, IndexBuilds
 from changefeed.sink.mysql.server import Session
 from changefeed.sink.mysql.syncpoint import Syncpoints
-from changefeed_devcluster.tidb.schema import Column, make_table
+from changefeed_devcluster.tidb.schema import NewColumn, make_table
 from integration_mariadb import MariaDb, running
 from integration_mysql_programs import every_server
 
@@ -56,12 +56,12 @@ def database(mariadb: MariaDb) -> MariaDb:
     return mariadb
 
 
-ID, A = Column("id", "int"), Column("a", "int", nullable=True)
-B = Column("b", "int", nullable=True, default=5)
+ID, A = NewColumn("id", "int"), NewColumn("a", "int", nullable=True)
+B = NewColumn("b", "int", nullable=True, default=5)
 P0, P1 = ({"id": 10 + n, "name": {"O": f"p{n}"}, "less_than": [str(below)]} for n, below in enumerate((9, 20)))
 
 
-def stored(name: str, *columns: Column, id_: int = 1, indexes: Sequence[Any] = (), **more: Any) -> TableInfo:
+def stored(name: str, *columns: NewColumn, id_: int = 1, indexes: Sequence[Any] = (), **more: Any) -> TableInfo:
     """A definition in the database shop, as TiDB keeps it. `indexes`: names and columns."""
     info = make_table(id_, name, columns or (ID, A), "id").to_json()
     by_name = [
@@ -109,7 +109,7 @@ DDLS = [
     ddl(Action.CREATE_VIEW, after=[stored("v", ID, id_=3, view=VIEW)]),
     ddl(Action.ADD_COLUMN, [T], [stored("t", ID, A, B)]),
     ddl(Action.DROP_COLUMN, [T], [stored("t", ID)]),
-    ddl(Action.MODIFY_COLUMN, [T], [stored("t", ID, Column("c", "bigint", nullable=True))]),
+    ddl(Action.MODIFY_COLUMN, [T], [stored("t", ID, NewColumn("c", "bigint", nullable=True))]),
     ddl(Action.ADD_INDEX, [T], [stored("t", indexes=[("a", "a", True)])]),
     ddl(Action.MULTI_SCHEMA_CHANGE, [T], [stored("t", ID, A, B, indexes=[("a", "a", False), ("b", "b", True)])]),
     ddl(Action.RENAME_TABLE, [T], [stored("u")]),
@@ -203,7 +203,7 @@ AT = {"default": "CURRENT_TIMESTAMP", "origin_default": "2024-05-06 15:08:09"}
 def test_rule_25_a_ddl_of_two_statements_is_finished_wherever_its_driver_dies(
     database: MariaDb, monkeypatch: pytest.MonkeyPatch, moment: str, statement: int
 ) -> None:
-    after = stored("t", ID, A, Column("at", "datetime", nullable=True))
+    after = stored("t", ID, A, NewColumn("at", "datetime", nullable=True))
     (*others, at), raw = after.columns, after.raw["cols"]
     after = replace(
         after,
@@ -229,7 +229,7 @@ def test_a_text_that_is_executed_in_a_comment_changes_nothing(database: MariaDb)
     sink = open_sink(database)
     sink.execute(ddl(Action.ADD_COLUMN, [T], [stored("t", ID, A, B)], query=query))
     comment = {"generated_expr_string": "`id` + 1 /*M! + 1 */ /*! + 1 */"}
-    before, after = stored("t", ID, A, B), stored("t", ID, A, B, Column("g", "int", nullable=True))
+    before, after = stored("t", ID, A, B), stored("t", ID, A, B, NewColumn("g", "int", nullable=True))
     raw = after.raw["cols"]
     after = replace(after, raw={**after.raw, "cols": [*raw[:-1], raw[-1] | comment]})
     sink.execute(ddl(Action.ADD_COLUMN, [before], [after], ts=11))
@@ -293,7 +293,7 @@ def test_a_cast_is_made_in_the_sessions_time_zone(
     database.query("DROP TABLE shop.t", f"CREATE TABLE shop.t (id INT PRIMARY KEY, a {old} NULL)")
     database.query(f"INSERT INTO shop.t VALUES (1, '{value}'), (2, NULL)")
     sink = open_sink(database)
-    tables = [stored("t", ID, Column("a", kind, nullable=True)) for kind in (old, new)]
+    tables = [stored("t", ID, NewColumn("a", kind, nullable=True)) for kind in (old, new)]
     sink.execute(ddl(Action.MODIFY_COLUMN, tables[:1], tables[1:]))
     assert database.query("SELECT a FROM shop.t ORDER BY id") == [(wanted,), (None,)]
     sink.close()
@@ -303,7 +303,7 @@ def test_a_cast_that_no_offset_makes_is_refused_until_the_server_knows_the_zone(
     database.query("DROP TABLE shop.t", "CREATE TABLE shop.t (id INT PRIMARY KEY, a DATETIME)")
     database.query("INSERT INTO shop.t VALUES (1, '2024-01-01 08:00:00'), (2, '2024-07-01 08:00:00')")
     sink = open_sink(database)
-    tables = [stored("t", ID, Column("a", kind, nullable=True)) for kind in ("datetime", "timestamp")]
+    tables = [stored("t", ID, NewColumn("a", kind, nullable=True)) for kind in ("datetime", "timestamp")]
     berlin = {"location": {"name": "Europe/Berlin", "offset": 0}}
     told = ddl(Action.MODIFY_COLUMN, tables[:1], tables[1:], reorg_meta=berlin)
     with pytest.raises(ExecuteByHand, match=r"in the time zone Europe/Berlin only.*mysql_tzinfo_to_sql"):
@@ -315,7 +315,7 @@ def test_a_cast_that_no_offset_makes_is_refused_until_the_server_knows_the_zone(
 
 
 def test_what_the_server_does_not_know_is_refused_and_done_by_hand(database: MariaDb) -> None:
-    hidden = make_table(1, "t", (ID, A, Column("h", "int", nullable=True)), "id").to_json()["cols"]
+    hidden = make_table(1, "t", (ID, A, NewColumn("h", "int", nullable=True)), "id").to_json()["cols"]
     hidden[2] |= {"hidden": True, "generated_expr_string": "`a` + 1"}
     told = ddl(Action.ADD_INDEX, [T], [stored("t", indexes=[("odd", "h", False)], cols=hidden)])
     sink = open_sink(database)
@@ -340,7 +340,7 @@ def test_a_driver_that_was_replaced_executes_nothing(database: MariaDb) -> None:
 def test_a_value_that_does_not_fit_stops_the_ddl(database: MariaDb) -> None:
     """In the SQL mode of the upstream's session, without which the server would make it fit."""
     strict = 1 << 21 | 1 << 22
-    narrower = stored("t", ID, Column("a", "tinyint", nullable=True))
+    narrower = stored("t", ID, NewColumn("a", "tinyint", nullable=True))
     database.query("UPDATE shop.t SET a = 1000")
     sink = open_sink(database)
     with pytest.raises(

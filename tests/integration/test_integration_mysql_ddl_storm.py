@@ -27,12 +27,12 @@ import pytest
 from changefeed.spec.parse import parse
 from changefeed.verify.mysql.report import verify
 from changefeed_devcluster.ddl import indexes, partitions
-from changefeed_devcluster.ddl.jobs import Job
-from changefeed_devcluster.tidb.schema import Column, ColumnInfo, Table
+from changefeed_devcluster.ddl.jobs import DdlJob
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn, TidbColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.workload import ddl_storm, random_values, storm_tables
 from changefeed_devcluster.workload.ddl_storm import DdlStorm
-from changefeed_devcluster.workload.storm import NotNow
+from changefeed_devcluster.workload.storm import NothingToAlter
 from conftest import Changefeed, Upstream, wait_for
 from integration_inprocess import Run, new_world
 from integration_killer import Killer
@@ -71,15 +71,15 @@ def new_storm(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tidb], DdlStorm]:
     monkeypatch.setattr(ddl_storm, "_KEY_COLUMNS", ddl_storm._KEY_COLUMNS[:3])
     monkeypatch.setattr(ddl_storm, "KINDS", [kind for kind in ddl_storm.KINDS if kind.name not in LEFT_OUT])
     monkeypatch.setattr(random_values, "_ODD", "aZ ,'\"\\\n\t|")  # which every character set has
-    new_table, to_json, column_to_json = storm_tables._new_table, Job.to_json, ColumnInfo.to_json
+    new_table, to_json, column_to_json = storm_tables._new_table, DdlJob.to_json, TidbColumn.to_json
     monkeypatch.setattr(storm_tables, "_new_table", lambda storm: replace(new_table(storm), pk="id"))
 
-    def typed(job: Job) -> dict[str, Any]:
+    def typed(job: DdlJob) -> dict[str, Any]:
         made = to_json(job)
         query = re.sub(r"`(Storm|Storm_Too|outside)`\.", "", made["query"])
         return made | {"query": f"{query} /*! COMMENT 'executed' */ /*M! COMMENT 'executed' */"}
 
-    def with_charset(column: ColumnInfo, *more: Any) -> dict[str, Any]:
+    def with_charset(column: TidbColumn, *more: Any) -> dict[str, Any]:
         made = column_to_json(column, *more)
         if column.type.is_text and not column.type.elems and column.name != "name":
             charset = CHARSETS[sum(column.name.encode()) % len(CHARSETS)]
@@ -89,18 +89,18 @@ def new_storm(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tidb], DdlStorm]:
     # As TiDB has it, unless an index is GLOBAL: a unique key has the columns that say which partition a row is in.
     add_index, alter_partitioning = indexes.add_index, partitions.alter_partitioning
 
-    def add_index_(tidb: Tidb, table: Table, name: str, columns: Sequence[str], is_unique: bool) -> Table:
+    def add_index_(tidb: Tidb, table: NamedTable, name: str, columns: Sequence[str], is_unique: bool) -> NamedTable:
         return add_index(tidb, table, name, columns, is_unique and not table.info.partitions)
 
-    def alter_partitioning_(tidb: Tidb, table: Table, into: Any) -> Table:
+    def alter_partitioning_(tidb: Tidb, table: NamedTable, into: Any) -> NamedTable:
         if any(index.is_unique for index in table.info.indexes):
-            raise NotNow
+            raise NothingToAlter
         return alter_partitioning(tidb, table, into)
 
     monkeypatch.setattr(indexes, "add_index", add_index_)
     monkeypatch.setattr(partitions, "alter_partitioning", alter_partitioning_)
-    monkeypatch.setattr(Job, "to_json", typed)
-    monkeypatch.setattr(ColumnInfo, "to_json", with_charset)
+    monkeypatch.setattr(DdlJob, "to_json", typed)
+    monkeypatch.setattr(TidbColumn, "to_json", with_charset)
     return lambda tidb: DdlStorm(tidb, 12, seed=seed)
 
 
@@ -193,7 +193,9 @@ def storm_under_sigkills(
 
     storm = new_storm(upstream.tidb)
     upstream.tidb.create_database("shop")
-    upstream.tidb.create_table("shop", "orders", (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True)))
+    upstream.tidb.create_table(
+        "shop", "orders", (NewColumn("id", "bigint"), NewColumn("name", "varchar(64)", nullable=True))
+    )
     changefeed = new_changefeed(RULES)
     changefeed.spec["startTs"] = str(upstream.tidb.now())
     changefeed.spec["spark"] = {"pullers": {"count": PULLERS}, "executor": {"instances": 1, "cores": PULLERS + 2}}

@@ -27,7 +27,7 @@ from changefeed.sink.mysql.ddl import MysqlDdlSink
 from changefeed.sink.mysql.definitions.check import check, compare
 from changefeed.sink.mysql.definitions.difference import Difference
 from changefeed.sink.mysql.server import Session
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb, running
 
@@ -534,7 +534,7 @@ async def test_after_a_ddl_that_an_event_filter_leaves_out_a_changefeed_starts_a
     with new_world(tmp_path) as world:
         world.insert(range(2))
         database.query("CREATE TABLE shop.orders (id BIGINT PRIMARY KEY, name VARCHAR(64))")
-        world.orders = world.tidb.add_column(world.orders, Column("note", "varchar(64)", nullable=True))
+        world.orders = world.tidb.add_column(world.orders, NewColumn("note", "varchar(64)", nullable=True))
         spec: dict[str, Any] = {**to_database(world, database), "filter": rules}
         del spec["targetTs"]
         ddl_ts = world.tidb.now()

@@ -18,7 +18,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.workload.bank import Bank
 from conftest import Changefeed, Upstream
 from integration_killer import Killer
@@ -66,13 +66,13 @@ def written(bank: Bank) -> Iterator[None]:
         writer.join()
 
 
-def upstream_rows(upstream: Upstream, table: Table, ts: int) -> dict[int, tuple[Any, ...]]:
+def upstream_rows(upstream: Upstream, table: NamedTable, ts: int) -> dict[int, tuple[Any, ...]]:
     names = [column.name for column in table.info.columns]
     rows = upstream.tidb.snapshot(table, ts)
     return {row["id"]: tuple(row[name] for name in names) for row in rows.values()}
 
 
-def downstream_rows(database: MariaDb, table: Table, moment: str | None = None) -> dict[int, tuple[Any, ...]]:
+def downstream_rows(database: MariaDb, table: NamedTable, moment: str | None = None) -> dict[int, tuple[Any, ...]]:
     """`moment`: of the server's clock; None: now."""
     names = [column.name for column in table.info.columns]
     as_of = "" if moment is None else f" FOR SYSTEM_TIME AS OF TIMESTAMP'{moment}'"
@@ -140,7 +140,7 @@ def test_rule_25_the_downstream_equals_the_upstream_at_every_syncpoint(
                     seconds.setdefault(event, []).append(round(killer.harm(event), 2))
                 altered = rng.randrange(TABLES)
                 story.say(f"another column of {bank.tables[altered].name}")
-                column = Column(f"added_{rests}", "bigint", nullable=True)
+                column = NewColumn(f"added_{rests}", "bigint", nullable=True)
                 bank.tables[altered] = upstream.tidb.add_column(bank.tables[altered], column)
             killer.wait_until_passed()
             rows += compare(upstream.tidb.now())

@@ -12,7 +12,7 @@ import pytest
 from changefeed.errors import ChangefeedError, DuplicateKey, OtherDefinition, StatementTooLarge, UnknownThing
 from changefeed.verify.mysql.report import verify
 from changefeed_devcluster.ddl.indexes import add_index
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb
 
@@ -38,10 +38,10 @@ class Shop:
     """A world with the tables words and names, each with a row."""
 
     world: World
-    words: Table
-    names: Table
+    words: NamedTable
+    names: NamedTable
 
-    def insert(self, table: Table, **row: Any) -> int:
+    def insert(self, table: NamedTable, **row: Any) -> int:
         with self.world.tidb.begin() as txn:
             txn.insert(table, row)
         return txn.commit_ts
@@ -50,11 +50,11 @@ class Shop:
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
     with new_world(tmp_path) as world:
-        note = Column("note", "varchar(700)", nullable=True)
+        note = NewColumn("note", "varchar(700)", nullable=True)
         tidb = world.tidb
-        words = tidb.create_table("shop", "words", (Column("id", "bigint"), Column("word", "varchar(40)"), note))
+        words = tidb.create_table("shop", "words", (NewColumn("id", "bigint"), NewColumn("word", "varchar(40)"), note))
         words = add_index(tidb, words, "word", ("word",), True)
-        names = tidb.create_table("shop", "names", (Column("name", "varchar(40)"), note), "name")
+        names = tidb.create_table("shop", "names", (NewColumn("name", "varchar(40)"), note), "name")
         world.start_ts = tidb.now()
         made = Shop(world, words, names)
         made.insert(words, id=1, word="apple", note="first")

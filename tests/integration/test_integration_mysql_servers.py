@@ -22,7 +22,7 @@ from changefeed.sink.mysql.failures import failure
 from changefeed.sink.mysql.server import Session
 from changefeed.sink.mysql.syncpoint import Syncpoints
 from changefeed.verify.mysql.report import verify
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from conftest import wait_for
 from integration_inprocess import new_world
 from integration_mariadb import MariaDb, running
@@ -105,7 +105,7 @@ async def test_rows_of_every_type_are_the_upstream_s(database: MariaDb, tmp_path
     with new_world(tmp_path) as world:
         world.tidb.create_database("servers")
         kinds = {f"c{n}": kind.sql for n, kind in enumerate(KINDS)}
-        columns = (Column("id", "bigint"), *(Column(name, sql, nullable=True) for name, sql in kinds.items()))
+        columns = (NewColumn("id", "bigint"), *(NewColumn(name, sql, nullable=True) for name, sql in kinds.items()))
         table = world.tidb.create_table("servers", "t", columns)
         with world.tidb.begin() as txn:
             for row, values in enumerate(zip_longest(*map(values_of, KINDS))):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from changefeed_devcluster.ddl.jobs import JobType
 from changefeed_devcluster.ddl.running import RunningJob
-from changefeed_devcluster.tidb.schema import Column, Table, TableInfo, make_column, make_table, with_column
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn, TidbTable, make_column, make_table, with_column
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb
 
-ID, AMOUNT = Column("id", "bigint"), Column("amount", "decimal(20,4)", nullable=True)
+ID, AMOUNT = NewColumn("id", "bigint"), NewColumn("amount", "decimal(20,4)", nullable=True)
 
 
 @pytest.fixture
@@ -42,17 +42,17 @@ class Typed:
             self.tidb.create_database(name)
 
     def run(
-        self, kind: JobType, text: str, info: TableInfo, *more: Table, db: str, gone: Any = (), args: Any = None
-    ) -> Table:
+        self, kind: JobType, text: str, info: TidbTable, *more: NamedTable, db: str, gone: Any = (), args: Any = None
+    ) -> NamedTable:
         database = self.tidb.databases[db]
         job = RunningJob(self.tidb, kind, database, (info.id, info.name.lower()), text, args or {})
-        return job.finish(Table(database, info), *more, erased=gone)[0]
+        return job.finish(NamedTable(database, info), *more, erased=gone)[0]
 
-    def create(self, text: str, db: str, name: str, *columns: Column, **more: Any) -> Table:
+    def create(self, text: str, db: str, name: str, *columns: NewColumn, **more: Any) -> NamedTable:
         (id_,) = self.tidb.new_physical_ids(1)
         return self.run(JobType.CREATE_TABLE, text, replace(make_table(id_, name, columns, "id"), **more), db=db)
 
-    def insert(self, table: Table, **row: Any) -> None:
+    def insert(self, table: NamedTable, **row: Any) -> None:
         with self.tidb.begin() as txn:
             txn.insert(table, row)
 
@@ -69,7 +69,7 @@ async def test_tables_of_another_database_than_the_statements(world: World, data
     model = session.create(
         "CREATE TABLE src.model (id BIGINT PRIMARY KEY, amount DECIMAL(20,4))", "src", "model", ID, AMOUNT
     )
-    session.create("CREATE TABLE dst.model (id INT)", "dst", "model", ID, Column("amount", "int", nullable=True))
+    session.create("CREATE TABLE dst.model (id INT)", "dst", "model", ID, NewColumn("amount", "int", nullable=True))
     (id_,) = world.tidb.new_physical_ids(1)
     copy = session.run(
         JobType.CREATE_TABLE, "CREATE TABLE dst.copy LIKE model", replace(model.info, id=id_, name="copy"), db="dst"
@@ -78,7 +78,7 @@ async def test_tables_of_another_database_than_the_statements(world: World, data
     session.insert(model, id=7, amount="1.0000")
     view = {"view_select": "SELECT `src`.`model`.`id` AS `id` FROM `src`.`model`", "view_cols": []}
     (id_,) = world.tidb.new_physical_ids(1)
-    shown = TableInfo(id_, "v", model.info.columns[:1], attributes={"view": view})
+    shown = TidbTable(id_, "v", model.info.columns[:1], attributes={"view": view})
     session.run(JobType.CREATE_VIEW, "CREATE VIEW dst.v AS SELECT id FROM model", shown, db="dst")
     moved = session.create("CREATE TABLE src.orders (id BIGINT PRIMARY KEY)", "src", "orders", ID)
     archived = replace(moved.info, name="archive")
@@ -92,14 +92,14 @@ async def test_tables_of_another_database_than_the_statements(world: World, data
 
 async def test_names_in_mixed_case_and_a_character_set_alone(world: World, database: MariaDb) -> None:
     session = Typed(world, "Mixed")
-    name = Column("name", "varchar(20)", nullable=True, unique=True)
+    name = NewColumn("name", "varchar(20)", nullable=True, unique=True)
     text = (
         "CREATE TABLE Names (id BIGINT PRIMARY KEY, name VARCHAR(20), UNIQUE KEY name (name)) DEFAULT CHARSET=utf8mb4"
     )
     table = session.create(text, "Mixed", "Names", ID, name)
     session.insert(table, id=1, name="a")
     session.insert(table, id=2, name="A")
-    more = with_column(table.info, Column("n", "int", nullable=True))
+    more = with_column(table.info, NewColumn("n", "int", nullable=True))
     session.run(JobType.ADD_COLUMN, "ALTER TABLE Names ADD COLUMN n INT /*! COMMENT 'executed' */", more, db="Mixed")
     await replicated(world, database, "Mixed.*")
     assert database.query("SELECT id, name, n FROM Mixed.Names ORDER BY id") == [(b"1", b"a", None), (b"2", b"A", None)]
@@ -121,7 +121,7 @@ async def test_older_rows_of_an_added_column(
     session = Typed(world, "src")
     table = session.create("CREATE TABLE t (id BIGINT PRIMARY KEY)", "src", "t", ID)
     session.insert(table, id=1)
-    info = with_column(table.info, Column("at", kind, nullable=True))
+    info = with_column(table.info, NewColumn("at", kind, nullable=True))
     columns = (*info.columns[:-1], replace(info.columns[-1], default=default, origin_default=origin))
     session.run(JobType.ADD_COLUMN, f"ALTER TABLE t ADD COLUMN at {clause}", replace(info, columns=columns), db="src")
     await replicated(world, database, "src.*", zone="Asia/Shanghai")
@@ -137,11 +137,11 @@ async def test_a_cast_between_times_in_the_sessions_zone_or_the_changefeeds(
 ) -> None:
     session = Typed(world, "src")
     table = session.create(
-        "CREATE TABLE t (id BIGINT PRIMARY KEY)", "src", "t", ID, Column("at", "datetime", nullable=True)
+        "CREATE TABLE t (id BIGINT PRIMARY KEY)", "src", "t", ID, NewColumn("at", "datetime", nullable=True)
     )
     session.insert(table, id=1, at="2024-01-01 08:00:00")
     world.tidb.session.time_zone, world.tidb.session.utc_offset = zone, offset
-    new = make_column(Column("at", "timestamp", nullable=True), 9, 1)
+    new = make_column(NewColumn("at", "timestamp", nullable=True), 9, 1)
     after = replace(table.info, columns=(table.info.columns[0], new), max_column_id=9)
     session.run(JobType.MODIFY_COLUMN, "ALTER TABLE t MODIFY at TIMESTAMP NULL", after, db="src")
     await replicated(world, database, "src.*", zone="Asia/Shanghai")

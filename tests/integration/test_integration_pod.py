@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore.open import open_store
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from conftest import BIN, DEADLINE_S, Changefeed, Upstream, wait_for
 from integration_s3_servers import S3Server, running, write_secret
 
@@ -126,7 +126,7 @@ def pod(tmp_path: Path, new_changefeed: Callable[..., Changefeed]) -> Iterator[P
 def test_attempts_of_a_pod(pod: Pod, upstream: Upstream) -> None:
     tidb = upstream.tidb
     tidb.create_database("shop")
-    orders = tidb.create_table("shop", "orders", (Column("id", "bigint"),))
+    orders = tidb.create_table("shop", "orders", (NewColumn("id", "bigint"),))
 
     def insert(number: int) -> int:
         with tidb.begin() as txn:

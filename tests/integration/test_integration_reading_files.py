@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import duckdb
 import pytest
 from changefeed_devcluster.ddl import indexes
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.workload.bank import Bank
 from integration_inprocess import World, new_world
 
@@ -42,7 +42,7 @@ class Place(NamedTuple):
     rows: dict[int, tuple[Any, ...]]  # as of then
 
 
-COLUMNS = (Column("id", "bigint"), Column("owner", "varchar(32)", nullable=True), Column("balance", "bigint"))
+COLUMNS = (NewColumn("id", "bigint"), NewColumn("owner", "varchar(32)", nullable=True), NewColumn("balance", "bigint"))
 
 
 def settle(world: World) -> None:

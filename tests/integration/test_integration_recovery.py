@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from conftest import Changefeed, Upstream, wait_for
 from integration_observer import watching
 
-COLUMNS = (Column("id", "bigint"), Column("balance", "bigint"), Column("text", "varchar(255)"))
+COLUMNS = (NewColumn("id", "bigint"), NewColumn("balance", "bigint"), NewColumn("text", "varchar(255)"))
 TABLES = 10
 ROWS = 200  # a table and a round
 ROUNDS = 20
@@ -22,7 +22,7 @@ ROUNDS = 20
 pytestmark = pytest.mark.timeout(300)  # several starts
 
 
-def write_rows(upstream: Upstream, tables: Sequence[Table], turn: int) -> None:
+def write_rows(upstream: Upstream, tables: Sequence[NamedTable], turn: int) -> None:
     """New rows of every table, in one transaction."""
     with upstream.tidb.begin() as txn:
         for table in tables:

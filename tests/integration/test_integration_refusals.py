@@ -20,8 +20,8 @@ from changefeed.owner.driver import Outcome
 from changefeed.spark.launch import Launch
 from changefeed.spec.parse import effective
 from changefeed_devcluster import keys
-from changefeed_devcluster.tidb.schema import Column, Table
-from changefeed_devcluster.tidb.tidb import Change, Tidb
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
+from changefeed_devcluster.tidb.tidb import CommittedChange, Tidb
 from conftest import Changefeed, Upstream
 from integration_inprocess import World, new_world
 from integration_screen import CANNOT_CHECK, FAILED, one_screen
@@ -50,7 +50,7 @@ def collect(upstream: Upstream | World, holder: bytes = HOLDER) -> int:
     return upstream.cluster.collect_garbage(upstream.tidb.now())
 
 
-def change_thrice(tidb: Tidb, table: Table) -> None:
+def change_thrice(tidb: Tidb, table: NamedTable) -> None:
     """Of row 1 GC leaves the last version, of row 2 nothing at all."""
     for name in ("one", "two", "three"):
         with tidb.begin() as txn:
@@ -97,7 +97,7 @@ def check_not_verifiable(file: Path, capfd: pytest.CaptureFixture[str], *said: s
         one_screen(*capfd.readouterr(), bool(mode), ("garbage collection may have gone up to", *said))
 
 
-def line_of(change: Change) -> list[str]:
+def line_of(change: CommittedChange) -> list[str]:
     row = change.row if change.row is not None else change.old_row
     assert row is not None
     return [SIGNS[change.op], "orders", "shop", str(change.commit_ts), str(row["id"]), row["name"]]
@@ -163,7 +163,7 @@ async def test_rule_14_history_lost_while_it_runs_ends_the_run_before_a_wrong_ro
     """A region's resolved-ts stands still, GC passes it, and the region is registered once more from there."""
     tidb, cluster = upstream.tidb, upstream.cluster
     tidb.create_database("shop")
-    columns = (Column("id", "bigint"), Column("name", "varchar(20)", nullable=True))
+    columns = (NewColumn("id", "bigint"), NewColumn("name", "varchar(20)", nullable=True))
     orders = tidb.create_table("shop", "orders", columns, regions=2, handles=100)
     changefeed = new_changefeed(["shop.*"])
     start_ts = tidb.now()

@@ -19,7 +19,7 @@ from changefeed.restore.rows import RowChanges
 from changefeed.restore.source import RestoreSource
 from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.progress import NoProgress
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb
 from integration_mariadb import running as mariadb_running
@@ -53,7 +53,7 @@ async def written(world: World, protocol: str, kinds: dict[str, Kind], **spec: A
     tidb.create_database("bank")
     storage = {"uri": world.lake.as_uri(), "flushInterval": "100ms", **FORMATS[protocol]}
     run = world.run(sink={"storage": storage}, filter={"rules": ["bank.*", "shop.orders"]}, **spec)
-    columns = [Column("id", "bigint"), *(Column(name, kind.sql, nullable=True) for name, kind in kinds.items())]
+    columns = [NewColumn("id", "bigint"), *(NewColumn(name, kind.sql, nullable=True) for name, kind in kinds.items())]
     table = tidb.create_table("bank", "types", columns)
     for number in range(ROWS):
         with tidb.begin() as txn:

@@ -21,7 +21,7 @@ from changefeed.sink.kafka.entry_writer import KafkaJob, KafkaWriter
 from changefeed.sink.kafka.options import KafkaPlace
 from changefeed.sink.kafka.registry import Registry, RegistryPlace
 from changefeed_devcluster.certificates import CLIENT, Certificates
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from conftest import Changefeed, Upstream
 from integration_java import FETCH_S
 from integration_kafka_broker import Broker, consumed, made_topic, running
@@ -250,7 +250,9 @@ async def test_a_run_waits_for_the_registry_and_says_so(
     """One that waits too long ends as for any other service; a later run writes what is missing."""
     tidb = upstream.tidb
     tidb.create_database("shop")
-    orders = tidb.create_table("shop", "orders", (Column("id", "bigint"), Column("name", "varchar(20)", nullable=True)))
+    orders = tidb.create_table(
+        "shop", "orders", (NewColumn("id", "bigint"), NewColumn("name", "varchar(20)", nullable=True))
+    )
     topic = f"run-{delivery}-{front.release.version}"
     changefeed = new_changefeed(["shop.*"])
     changefeed.spec["startTs"] = str(tidb.now())

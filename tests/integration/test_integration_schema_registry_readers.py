@@ -12,7 +12,7 @@ from typing import Any
 import fastavro
 import numpy as np
 import pytest
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from conftest import Changefeed, Upstream
 from integration_flink_reader import Change, FlinkReader, flink_avro_reader
 from integration_java import FETCH_S
@@ -198,7 +198,7 @@ async def test_older_rows_by_the_newest_schema(
     prefix = prepared(changefeed, broker, server, "older", decimalHandlingMode="string")
     tidb = upstream.tidb
     tidb.create_database("types")
-    table = tidb.create_table("types", "aged", [Column("id", "int")])
+    table = tidb.create_table("types", "aged", [NewColumn("id", "int")])
     changefeed.spec |= {"startTs": str(tidb.now()), "timeZone": ZONE}
     with tidb.begin() as txn:
         txn.insert(table, {"id": 0})
@@ -206,9 +206,9 @@ async def test_older_rows_by_the_newest_schema(
     for number, one in enumerate(DEFAULTS):
         kind = Kind(one.sql, one.sql.split("(")[0], BLOB if "binary" in one.sql else 0, ())
         for name, column, cell in (
-            ("n", Column(f"n{number}", one.sql, nullable=True), NULL),
-            ("d", Column(f"d{number}", one.sql, default=one.default), one.cell),
-            ("z", Column(f"z{number}", one.sql), one.zero),
+            ("n", NewColumn(f"n{number}", one.sql, nullable=True), NULL),
+            ("d", NewColumn(f"d{number}", one.sql, default=one.default), one.cell),
+            ("z", NewColumn(f"z{number}", one.sql), one.zero),
         ):
             table = tidb.add_column(table, column)
             kinds[f"{name}{number}"], old[f"{name}{number}"] = kind, cell

@@ -18,7 +18,7 @@ from changefeed.sink.text.canal_types import primary_key
 from changefeed_devcluster.ddl.columns import FIRST, add_column, drop_column, modify_column, set_default
 from changefeed_devcluster.ddl.running import States, last
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 from integration_java import FETCH_S
 from integration_registry import RELEASES, RegistryServer, Release, version_of
@@ -33,27 +33,27 @@ AS_USUAL, AS_TEXT = AvroTypes(), AvroTypes(decimal_as_text=True)
 class Alter(NamedTuple):
     """`old`: a column before the DDL."""
 
-    run: Callable[[Tidb, Table], States]
-    old: Column = Column("old", "int", nullable=True)
+    run: Callable[[Tidb, NamedTable], States]
+    old: NewColumn = NewColumn("old", "int", nullable=True)
     types: AvroTypes = AS_USUAL
 
 
 def add(column: str, *, nullable: bool = False, default: str | None = None, after: str | None = None) -> Alter:
-    made = Column("a", column, nullable, default)
+    made = NewColumn("a", column, nullable, default)
     return Alter(lambda tidb, table: add_column(tidb, table, made, after))
 
 
-def modify(old: Column, new: Column) -> Alter:
+def modify(old: NewColumn, new: NewColumn) -> Alter:
     return Alter(lambda tidb, table: modify_column(tidb, table, old.name, new), old)
 
 
 def to(before: str, after: str) -> Alter:
     """Another type of a nullable column."""
-    return modify(Column("old", before, nullable=True), Column("old", after, nullable=True))
+    return modify(NewColumn("old", before, nullable=True), NewColumn("old", after, nullable=True))
 
 
 def rename(column: str, *, nullable: bool = False, default: str | None = None) -> Alter:
-    return modify(Column("old", column, nullable, default), Column("new", column, nullable, default))
+    return modify(NewColumn("old", column, nullable, default), NewColumn("new", column, nullable, default))
 
 
 PRICE = add("decimal(9,2)", default="1")
@@ -80,13 +80,13 @@ DDLS = {
     "MODIFY c from INT to TINYINT": to("int", "tinyint"),
     "MODIFY c from BIGINT to INT": to("bigint", "int"),
     "MODIFY c from INT to VARCHAR": to("int", "varchar(20)"),
-    "MODIFY c from NOT NULL to NULL": modify(Column("old", "int"), Column("old", "int", nullable=True)),
-    "MODIFY c from NULL to NOT NULL": modify(Column("old", "int", nullable=True), Column("old", "int")),
+    "MODIFY c from NOT NULL to NULL": modify(NewColumn("old", "int"), NewColumn("old", "int", nullable=True)),
+    "MODIFY c from NULL to NOT NULL": modify(NewColumn("old", "int", nullable=True), NewColumn("old", "int")),
     "RENAME COLUMN, NULL": rename("int", nullable=True),
     "RENAME COLUMN, NOT NULL DEFAULT 5": rename("int", default="5"),
     "RENAME COLUMN, NOT NULL without a default": rename("int"),
     "RENAME COLUMN of the primary key": Alter(
-        lambda tidb, table: modify_column(tidb, table, "id", Column("nr", "bigint"))
+        lambda tidb, table: modify_column(tidb, table, "id", NewColumn("nr", "bigint"))
     ),
     "DROP COLUMN": Alter(lambda tidb, table: drop_column(tidb, table, "old")),
 }
@@ -130,7 +130,9 @@ def ticdcs(info: TableInfo, columns: Sequence[ColumnInfo], types: AvroTypes) -> 
     return json.dumps(said)
 
 
-def register(server: RegistryServer, subject: str, table: Table, types: AvroTypes, schema: Callable[..., str]) -> None:
+def register(
+    server: RegistryServer, subject: str, table: NamedTable, types: AvroTypes, schema: Callable[..., str]
+) -> None:
     """A table's keys and values, as they are now."""
     info = parse_table_info(table.info.to_json(), "shop")
     key = [column for column in info.output_columns if column.name in primary_key(info)]
@@ -142,7 +144,7 @@ def register(server: RegistryServer, subject: str, table: Table, types: AvroType
 def takes(server: RegistryServer, tidb: Tidb, name: str, ddl: str, schema: Callable[..., str]) -> bool:
     """Whether the registry does while it demands BACKWARD. When it demands nothing, it takes whatever comes."""
     alter = DDLS[ddl]
-    before = tidb.create_table("shop", name, (Column("id", "bigint"), alter.old))
+    before = tidb.create_table("shop", name, (NewColumn("id", "bigint"), alter.old))
     register(server, name, before, alter.types, schema)
     after = last(alter.run(tidb, before))
     server.demand("BACKWARD")

@@ -18,7 +18,7 @@ from changefeed.owner.reporting import progress as progress_module
 from changefeed.spec.parse import parse
 from changefeed_devcluster.ddl.columns import modify_column
 from changefeed_devcluster.ddl.running import last
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from conftest import Changefeed, Upstream
 from integration_inprocess import InProcessExecution, Run
@@ -51,7 +51,7 @@ class Feed:
     server: RegistryServer
     upstream: Upstream
     changefeed: Changefeed
-    orders: Table
+    orders: NamedTable
     topic: str
     numbers: set[int]
     secrets: Path
@@ -123,7 +123,7 @@ def feed(
 ) -> Feed:
     tidb = upstream.tidb
     tidb.create_database("shop")
-    columns = (Column("id", "bigint"), Column("note", "longtext"), Column("amount", "int", default="0"))
+    columns = (NewColumn("id", "bigint"), NewColumn("note", "longtext"), NewColumn("amount", "int", default="0"))
     orders = tidb.create_table("shop", "orders", columns)
     changefeed = new_changefeed(["shop.*"])
     changefeed.spec["startTs"] = str(tidb.now())
@@ -143,7 +143,7 @@ async def test_a_ddl_that_the_registry_forbids(feed: Feed) -> None:
     feed.server.demand("BACKWARD")
     try:
         feed.orders = last(
-            modify_column(feed.upstream.tidb, feed.orders, "amount", Column("amount", "varchar(9)", default="0"))
+            modify_column(feed.upstream.tidb, feed.orders, "amount", NewColumn("amount", "varchar(9)", default="0"))
         )
         feed.amount = "one"
         feed.write()
@@ -220,7 +220,7 @@ def raise_limit(feed: Feed, size: int) -> None:
 
 
 async def test_two_tables_in_one_topic(feed: Feed) -> None:
-    others = feed.upstream.tidb.create_table("shop", "others", (Column("id", "bigint"),))
+    others = feed.upstream.tidb.create_table("shop", "others", (NewColumn("id", "bigint"),))
     feed.changefeed.spec["startTs"] = str(feed.upstream.tidb.now())
     with feed.upstream.tidb.begin() as txn:
         txn.insert(others, {"id": 1})
@@ -238,7 +238,7 @@ async def test_two_tables_in_one_topic(feed: Feed) -> None:
 
 async def test_names_that_avro_can_not_tell_apart(feed: Feed) -> None:
     tidb = feed.upstream.tidb
-    feed.orders = tidb.add_column(feed.orders, Column("a-b", "int", nullable=True))
-    feed.orders = tidb.add_column(feed.orders, Column("a_b", "int", nullable=True))
+    feed.orders = tidb.add_column(feed.orders, NewColumn("a-b", "int", nullable=True))
+    feed.orders = tidb.add_column(feed.orders, NewColumn("a_b", "int", nullable=True))
     feed.write()
     await feed.goes_on()

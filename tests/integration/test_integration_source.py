@@ -14,11 +14,11 @@ from changefeed.eventstore import segment
 from changefeed.source import stream
 from changefeed.source.schema_changes import SchemaChanged
 from changefeed_devcluster.ddl import columns, indexes, partitions, tables
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from integration_inprocess import World, insert, new_world
 from integration_source import PlayedSpark, expected, found, options, read_bounded, write_some
 
-AGE = Column("age", "int", nullable=True)
+AGE = NewColumn("age", "int", nullable=True)
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ async def test_a_stream_that_died_before_a_ddl_shows_old_rows_in_new_columns(wor
             await query.stream._next_news()
     world.insert(range(5, 10))
     wider = world.tidb.add_column(world.orders, AGE)
-    renamed = _last(columns.modify_column(world.tidb, wider, "name", Column("title", "varchar(64)", nullable=True)))
+    renamed = _last(columns.modify_column(world.tidb, wider, "name", NewColumn("title", "varchar(64)", nullable=True)))
     with world.tidb.begin() as txn:
         txn.insert(renamed, {"id": 10, "title": "ten", "age": 7})
     async with spark.query() as query:
@@ -159,7 +159,7 @@ async def test_a_stream_that_died_before_a_ddl_shows_old_rows_in_new_columns(wor
     assert len(spark.rows()) == 11
 
 
-def _last(states: Iterator[Table]) -> Table:
+def _last(states: Iterator[NamedTable]) -> NamedTable:
     *_, table = states
     return table
 
@@ -219,7 +219,7 @@ async def test_rows_that_go_without_changes_end_the_stream(world: World, how: st
 
 async def test_partitions_that_are_added_are_read(world: World) -> None:
     parted = world.tidb.create_table(
-        "shop", "parted", (Column("id", "bigint"), Column("name", "varchar(8)")), partitions={"p0": 100}
+        "shop", "parted", (NewColumn("id", "bigint"), NewColumn("name", "varchar(8)")), partitions={"p0": 100}
     )
     spark = PlayedSpark(options(world, tables="shop.parted", startingVersion=str(world.tidb.now())))
     async with spark.query() as query:

@@ -21,7 +21,7 @@ import pyarrow.dataset
 import pytest
 from changefeed_devcluster.certificates import Certificates
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from conftest import BIN, wait_for
 from integration_inprocess import World, insert, new_world
 from integration_java import jars
@@ -216,7 +216,7 @@ def test_an_upstream_with_tls_and_a_ddl(tmp_path: Path) -> None:
                 "rows over TLS",
                 DEADLINE_S,
             )
-            wider = world.tidb.add_column(world.orders, Column("age", "int", nullable=True))
+            wider = world.tidb.add_column(world.orders, NewColumn("age", "int", nullable=True))
             insert(world, wider, range(10, 15), name="n", age=3)
             assert process.wait(DEADLINE_S) == 1, "a DDL ends it"
         said = (tmp_path / "job.log").read_text()

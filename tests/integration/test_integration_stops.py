@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 from changefeed_devcluster import keys
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from conftest import Changefeed, Upstream, wait_for
 
-COLUMNS = (Column("id", "bigint"), Column("name", "varchar(32)", nullable=True))
+COLUMNS = (NewColumn("id", "bigint"), NewColumn("name", "varchar(32)", nullable=True))
 SCREEN_LINES = 24
 
 pytestmark = pytest.mark.timeout(300)  # several starts
 
 
-def make_table(upstream: Upstream, name: str) -> Table:
+def make_table(upstream: Upstream, name: str) -> NamedTable:
     if "shop" not in upstream.tidb.databases:
         upstream.tidb.create_database("shop")
     return upstream.tidb.create_table("shop", name, COLUMNS)
 
 
-def insert(upstream: Upstream, table: Table, ids: Iterable[int]) -> int:
+def insert(upstream: Upstream, table: NamedTable, ids: Iterable[int]) -> int:
     """Rows in one transaction; its commit ts."""
     with upstream.tidb.begin() as txn:
         for pk in ids:
@@ -153,7 +153,7 @@ def test_rule_9_a_ddl_comes_behind_every_row_up_to_its_ts(
     insert(upstream, orders, range(100))
     changefeed.start()
     wait_for(changefeed.data_files, "a first data file")
-    upstream.tidb.add_column(other, Column("note", "varchar(32)", nullable=True))
+    upstream.tidb.add_column(other, NewColumn("note", "varchar(32)", nullable=True))
     make_table(upstream, "tmp_new")
     upstream.tidb.create_database("elsewhere")
     insert(upstream, orders, range(100, 200))
@@ -161,7 +161,7 @@ def test_rule_9_a_ddl_comes_behind_every_row_up_to_its_ts(
     with upstream.tidb.begin() as txn:
         txn.insert(orders, {"id": 1000, "name": "at T"})
         txn.prewrite()
-        wide = upstream.tidb.add_column(orders, Column("note", "varchar(32)", nullable=True))
+        wide = upstream.tidb.add_column(orders, NewColumn("note", "varchar(32)", nullable=True))
         altered = upstream.tidb.last_ddl_ts
         upstream.cluster.store.commit([keys.record_key(orders.id, 1000)], txn.start_ts, altered)
         txn.commit_ts = altered

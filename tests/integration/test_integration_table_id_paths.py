@@ -13,11 +13,11 @@ from changefeed.verify.report import verify
 from changefeed.verify.result import Result
 from changefeed.verify.sink.known import known_of
 from changefeed_devcluster.ddl import databases, partitions, tables
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import Run, World, insert, new_world
 
-NOTE = Column("note", "varchar(8)", nullable=True)
-ITEMS = (Column("id", "bigint"), Column("price", "int"))
+NOTE = NewColumn("note", "varchar(8)", nullable=True)
+ITEMS = (NewColumn("id", "bigint"), NewColumn("price", "int"))
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ async def test_a_dropped_database_ends_its_tables_without_a_word(world: World) -
     databases.drop_database(world.tidb, "shop")
     databases.create_database(world.tidb, "shop")
     items = world.tidb.create_table("shop", "items", ITEMS)
-    orders = world.tidb.create_table("shop", "orders", (Column("id", "bigint"), Column("name", "varchar(64)")))
+    orders = world.tidb.create_table("shop", "orders", (NewColumn("id", "bigint"), NewColumn("name", "varchar(64)")))
     insert(world, items, (7,), price=1)
     insert(world, orders, (2,), name="b")
     await settled(world, run)

@@ -20,7 +20,7 @@ from changefeed.objectstore.open import open_store
 from changefeed.tail.changes import TailedChange, TailedChanges
 from changefeed.verify.result import NotVerifiable
 from changefeed.verify.sink.known import known_of
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import Run, World, new_world
 
 FORMATS = [
@@ -36,9 +36,9 @@ RUNS = 200 if EVIDENCE else 2
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with new_world(tmp_path) as made:
-        virtual = Column("twice", "bigint", nullable=True, generated="`id` * 2")
-        indexed = Column("_V$_lower_0", "varchar(64)", nullable=True, generated="lower(`name`)")
-        columns = (Column("id", "bigint"), virtual, indexed, Column("name", "varchar(64)", nullable=True))
+        virtual = NewColumn("twice", "bigint", nullable=True, generated="`id` * 2")
+        indexed = NewColumn("_V$_lower_0", "varchar(64)", nullable=True, generated="lower(`name`)")
+        columns = (NewColumn("id", "bigint"), virtual, indexed, NewColumn("name", "varchar(64)", nullable=True))
         made.bills = made.tidb.create_table("shop", "bills", columns)  # type: ignore[attr-defined]
         made.start_ts = made.tidb.now()
         yield made
@@ -80,7 +80,7 @@ async def test_each_round_has_what_has_come_since_the_last_one(world: World, opt
     everything = TailedChanges(store, known.format_of, 0, lambda schema, table: True)
     found = shown(list(everything.round()))
     from_now = TailedChanges(store, known.format_of, None, lambda schema, table: table == "orders")
-    world.orders = world.tidb.add_column(world.orders, Column("note", "varchar(8)", nullable=True))
+    world.orders = world.tidb.add_column(world.orders, NewColumn("note", "varchar(8)", nullable=True))
     later = [write(world, number) for number in range(3, 6)]
     await published(run, later[-1])
     found += shown(list(everything.round()))

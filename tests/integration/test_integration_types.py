@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from changefeed.objectstore.open import open_store
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 from conftest import Changefeed, Upstream
 from integration_observer import watching
@@ -49,7 +49,7 @@ class Change:
 class Model:
     """A table, and what was done to it. `handles`: what tells a row for the development cluster."""
 
-    table: Table
+    table: NamedTable
     kinds: dict[str, Kind]
     changes: list[Change] = field(default_factory=list)
 
@@ -77,8 +77,8 @@ def row_of(kinds: dict[str, Kind], number: int) -> Row:
 
 
 def new_table(tidb: Tidb, name: str, kinds: dict[str, Kind], key: dict[str, Kind]) -> Model:
-    columns = [Column(column, kind.sql) for column, kind in key.items()]
-    columns += [Column(column, kind.sql, nullable=True) for column, kind in kinds.items()]
+    columns = [NewColumn(column, kind.sql) for column, kind in key.items()]
+    columns += [NewColumn(column, kind.sql, nullable=True) for column, kind in kinds.items()]
     table = tidb.create_table("types", name, columns, pk=list(key) or None)
     return Model(table, key | kinds)
 
@@ -118,15 +118,15 @@ def older_rows(tidb: Tidb) -> list[Model]:
     ids = tuple(plain(n, str(n)) for n in range(3))
     models = []
     for name in ("defaults", "zeros"):
-        table = tidb.create_table("types", name, [Column("id", "int")])
+        table = tidb.create_table("types", name, [NewColumn("id", "int")])
         kinds = {"id": Kind("int", "int", 4, ids)}
         with tidb.begin() as txn:
             for number in range(3):
                 txn.insert(table, {"id": number})
         for n, one in enumerate(DEFAULTS):
-            added = [Column(f"z{n}", one.sql)]
+            added = [NewColumn(f"z{n}", one.sql)]
             if name == "defaults":
-                added = [Column(f"d{n}", one.sql, default=one.default), Column(f"n{n}", one.sql, nullable=True)]
+                added = [NewColumn(f"d{n}", one.sql, default=one.default), NewColumn(f"n{n}", one.sql, nullable=True)]
             mysql = re.sub(r"\(.*\)", "", one.sql)
             for column in added:
                 table = tidb.add_column(table, column)

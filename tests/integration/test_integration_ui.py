@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from changefeed_devcluster import keys
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.workload.bank import Bank
 from conftest import BIN, Changefeed, Upstream, free_port
 from integration_browser import Browser, browser
@@ -107,7 +107,7 @@ def _shows_who_holds_it_back(seen: Browser, upstream: Upstream, bank: Bank) -> N
 
 
 def _shows_names_as_they_are(seen: Browser, upstream: Upstream) -> None:
-    upstream.tidb.create_table("bank", NASTY, (Column("id", "bigint"),))
+    upstream.tidb.create_table("bank", NASTY, (NewColumn("id", "bigint"),))
     seen.until(lambda: f"bank.{NASTY}" in seen.texts(TABLES), "the new table is shown")
     assert seen.run("return document.images.length") == 0
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 from changefeed.cli.main import main
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from conftest import Changefeed, Upstream
 from integration_observer import Observer, format_of, watching
 
 COLUMNS = (
-    Column("id", "bigint"),
-    Column("code", "int", unique=True),
-    Column("owner", "varchar(32)", nullable=True),
-    Column("balance", "decimal(12,2)"),
+    NewColumn("id", "bigint"),
+    NewColumn("code", "int", unique=True),
+    NewColumn("owner", "varchar(32)", nullable=True),
+    NewColumn("balance", "decimal(12,2)"),
 )
 ROWS = 40
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from confluent_kafka import Producer
 from conftest import Changefeed, Upstream
 from integration_java import FETCH_S
@@ -87,7 +87,7 @@ class Shop:
         into(changefeed, broker, server, name)
         self.tidb.create_database("shop")
         self.table = self.tidb.create_table(
-            "shop", "orders", (Column("id", "bigint"), Column("name", "varchar(20)", nullable=True))
+            "shop", "orders", (NewColumn("id", "bigint"), NewColumn("name", "varchar(20)", nullable=True))
         )
         self.write({n: f"old {n}" for n in range(10)})
         changefeed.spec["startTs"] = str(self.tidb.now())
@@ -162,7 +162,7 @@ async def test_each_wrong_is_found(shop: Shop) -> None:
 
 
 async def test_rows_that_are_older_than_a_column(shop: Shop) -> None:
-    shop.table = shop.tidb.add_column(shop.table, Column("size", "int", default="7"))
+    shop.table = shop.tidb.add_column(shop.table, NewColumn("size", "int", default="7"))
     shop.write({30: "a later one"})
     await shop.run()
     code, verdict = shop.verify()

@@ -31,15 +31,15 @@ from changefeed.verify.kafka import topics
 from changefeed.verify.recorded import lives_of
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.verify.upstream.lives import Life, Lives
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from confluent_kafka import Producer
 from conftest import Upstream
 from integration_kafka_broker import Broker, made_topic, running
 from integration_types import KINDS, ZONE
 
 PARTS = 2
-NOTES = (Column("id", "bigint"), Column("note", "varchar(40)", nullable=True))
-TYPES = (Column("id", "bigint"), *(Column(f"v{n}", kind.sql, nullable=True) for n, kind in enumerate(KINDS)))
+NOTES = (NewColumn("id", "bigint"), NewColumn("note", "varchar(40)", nullable=True))
+TYPES = (NewColumn("id", "bigint"), *(NewColumn(f"v{n}", kind.sql, nullable=True) for n, kind in enumerate(KINDS)))
 MANY = max(len(kind.cells) for kind in KINDS)
 TYPE_ROWS = [
     {"id": n} | {f"v{m}": kind.cells[n].value if n < len(kind.cells) else None for m, kind in enumerate(KINDS)}
@@ -126,7 +126,7 @@ class Scene:
                 txn.update(types, {**TYPE_ROWS[(row["id"] + 1) % len(TYPE_ROWS)], "id": row["id"]})
             txn.delete(notes, 1)
             txn.update(parted, {"id": 7, "note": None})
-        notes = tidb.add_column(notes, Column("more", "int", nullable=True))
+        notes = tidb.add_column(notes, NewColumn("more", "int", nullable=True))
         with tidb.begin() as txn:
             txn.insert(notes, {"id": 1, "note": "again", "more": 3})
             txn.update(notes, {"id": 2, "note": "", "more": 4})

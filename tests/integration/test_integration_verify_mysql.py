@@ -20,18 +20,18 @@ from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.tables import create_table
 from changefeed.schema.table_info import parse_table_info
 from changefeed.spec.parse import effective, parse
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from conftest import Upstream
 from integration_mariadb import MariaDb, running
 from integration_types import KINDS
 
 ITEMS = (
-    Column("id", "bigint"),
-    Column("code", "int", unique=True),
-    Column("note", "varchar(40)", nullable=True),
-    Column("amount", "decimal(10,2)", nullable=True),
+    NewColumn("id", "bigint"),
+    NewColumn("code", "int", unique=True),
+    NewColumn("note", "varchar(40)", nullable=True),
+    NewColumn("amount", "decimal(10,2)", nullable=True),
 )
-TYPES = (Column("id", "bigint"), *(Column(f"v{n}", kind.sql, nullable=True) for n, kind in enumerate(KINDS)))
+TYPES = (NewColumn("id", "bigint"), *(NewColumn(f"v{n}", kind.sql, nullable=True) for n, kind in enumerate(KINDS)))
 MANY = max(len(kind.cells) for kind in KINDS)
 #: The last ones, one for each type, are NULL all over.
 TYPE_ROWS = [
@@ -60,7 +60,7 @@ def literal(value: Any) -> str:
     return str(value)
 
 
-def fill(database: MariaDb, table: Table, columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> None:
+def fill(database: MariaDb, table: NamedTable, columns: tuple[NewColumn, ...], rows: list[dict[str, Any]]) -> None:
     """As the upstream's."""
     create = create_table(
         Definition.of(parse_table_info(table.info.to_json(), "shop")), Dialect("MariaDB", (10, 11, 0))
@@ -113,7 +113,7 @@ class Scene:
             fill(database, table, columns, list(tidb.snapshot(table, ts).values()))
         fill(database, types, TYPES, TYPE_ROWS)
 
-    def write(self, upstream: Upstream, start_ts: int, ahead: Table, flushed_ts: int) -> None:
+    def write(self, upstream: Upstream, start_ts: int, ahead: NamedTable, flushed_ts: int) -> None:
         """The resource, and a log that has written the table `ahead` further than the checkpoint."""
         resource = {
             "apiVersion": "changefeed.dev/v1alpha1",
@@ -138,7 +138,7 @@ class Scene:
         written = FileCommitted(plan=4, entry=0, rows=1, raw_rows=1, filtered_rows=0, bytes=1, hash="h")
         log.append(CommitRecord(n=5, epoch=1, nonce="a", checkpoint_ts=self.checkpoint_ts, files=(written,)))
 
-    def plan(self, table: Table, upto_ts: int) -> None:
+    def plan(self, table: NamedTable, upto_ts: int) -> None:
         known = self.log.state.dispatchers.get(table.id)
         entry = PlanEntry.model_validate(
             {
@@ -166,7 +166,7 @@ class Scene:
         return (self.state / "default" / "test" / "local").as_uri()
 
     @property
-    def ahead(self) -> Table:
+    def ahead(self) -> NamedTable:
         return self._tidb.tables["shop.ahead"]
 
 

@@ -24,10 +24,10 @@ from changefeed_devcluster.ddl.jobs import JobType
 from changefeed_devcluster.ddl.running import last, put_table
 from changefeed_devcluster.ddl.tables import rename_table
 from changefeed_devcluster.store.mvcc import ScannedVersion
-from changefeed_devcluster.tidb.schema import Column, Table, make_table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn, make_table
 from integration_inprocess import World, insert, new_world
 
-ID = Column("id", "bigint")
+ID = NewColumn("id", "bigint")
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_rows_by_the_definition_before_a_ddl_are_found(world: World, monke
 
     monkeypatch.setattr(SchemaHistory, "_restart", remember)
     plant(monkeypatch, is_of(JobType.ADD_COLUMN), unchanged)
-    orders = last(add_column(world.tidb, world.orders, Column("price", "int", default="5")))
+    orders = last(add_column(world.tidb, world.orders, NewColumn("price", "int", default="5")))
     insert(world, orders, [1], name="x", price=7)
     result = await verified(world)
     assert world.ids() == [1], "the fault is there"
@@ -146,10 +146,10 @@ async def test_rows_by_a_column_on_its_way_out_are_found(
     world: World, monkeypatch: pytest.MonkeyPatch, planted: bool
 ) -> None:
     """Before MODIFY COLUMN is done sessions write the new column, and the old one gets its default."""
-    prices = world.tidb.create_table("shop", "prices", [ID, Column("price", "int")])
+    prices = world.tidb.create_table("shop", "prices", [ID, NewColumn("price", "int")])
     insert(world, prices, [1], price=88)
     world.start_ts = world.tidb.now()
-    states = modify_column(world.tidb, prices, "price", Column("price", "varchar(20)"))
+    states = modify_column(world.tidb, prices, "price", NewColumn("price", "varchar(20)"))
     prices = next(state for state in states if state.info.public[1].type.is_text)
     with world.tidb.begin() as txn:
         txn.update(prices, {"id": 1, "price": "88.50"})
@@ -189,7 +189,7 @@ async def test_a_table_that_no_job_has_made_is_named(world: World) -> None:
     """Some ways of making one quickly leave no row where changefeeds look for DDLs (docs/design/tidb.md, DDL jobs)."""
     (id_,) = world.tidb.new_physical_ids(1)
     with world.tidb.begin() as txn:
-        bills = put_table(txn, Table(world.orders.db, make_table(id_, "bills", [ID], "id")))
+        bills = put_table(txn, NamedTable(world.orders.db, make_table(id_, "bills", [ID], "id")))
     insert(world, bills, [1])
     result = await verified(world)
     assert world.ids() == [], "nothing tells the changefeed of it"

@@ -34,7 +34,7 @@ from changefeed.verify.upstream.expected import images
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.verify.upstream.lives import Life, read_lives
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Table
+from changefeed_devcluster.tidb.schema import NamedTable
 from changefeed_devcluster.tidb.tidb import Tidb
 
 DATE = "2026-01-01"
@@ -62,7 +62,7 @@ class Story:
     def pd(self) -> list[str]:
         return [f"http://{self.cluster.pd_address}"]
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> NamedTable:
         """As it is now; `name` with a database, or of `db`."""
         return self.tidb.tables[name if "." in name else f"{self.db}.{name}"]
 

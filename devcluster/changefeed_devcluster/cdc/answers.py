@@ -13,7 +13,7 @@ from changefeed.wire import metapb_pb2 as metapb
 
 from ..pd.regions import Region
 from . import events
-from .connection import Connection, Frames, Message
+from .connection import CdcConnection, Frames, QueuedEvent
 
 _FIRST_RESOLVED_GROUP = 8
 _RESOLVED_GROUP = 128
@@ -35,12 +35,12 @@ def congested(region_id: int) -> cdcpb.Error:
     return cdcpb.Error(congested=cdcpb.Congested(region_id=region_id))
 
 
-def push_event(connection: Connection, event: cdcpb.Event) -> None:
+def push_event(connection: CdcConnection, event: cdcpb.Event) -> None:
     frame = events.framed_event(event.SerializeToString())
     connection.push(Frames(len(frame), [frame]))
 
 
-def push_resolved(connection: Connection, by_request: Mapping[int, list[tuple[int, int]]]) -> None:
+def push_resolved(connection: CdcConnection, by_request: Mapping[int, list[tuple[int, int]]]) -> None:
     """Tells (resolved-ts, region) of each request, in the form that the client understands.
 
     See docs/design/tikv.md, Streams.
@@ -61,7 +61,7 @@ def push_resolved(connection: Connection, by_request: Mapping[int, list[tuple[in
                 push_event(connection, cdcpb.Event(region_id=region_id, request_id=request_id, resolved_ts=ts))
 
 
-def push_batches(connection: Connection, request_id: int, resolved: list[tuple[int, int]]) -> None:
+def push_batches(connection: CdcConnection, request_id: int, resolved: list[tuple[int, int]]) -> None:
     """Slowest regions first, in groups of 8, 32, 128, 128, …; a group's ts is its lowest.
 
     See docs/design/tikv.md, Events.
@@ -73,4 +73,4 @@ def push_batches(connection: Connection, request_id: int, resolved: list[tuple[i
         size = min(size * 4, _RESOLVED_GROUP)
         batch = cdcpb.ResolvedTs(regions=[region_id for _, region_id in group], ts=group[0][0], request_id=request_id)
         body = cdcpb.ChangeDataEvent(resolved_ts=batch).SerializeToString()
-        connection.push(Message(len(body), body))
+        connection.push(QueuedEvent(len(body), body))

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import grpc
 from changefeed.wire import cdcpb_pb2 as cdcpb
 
-from .connection import Connection, Frames, LiveRows, Message, Subscription
+from .connection import CdcConnection, CdcRegistration, Frames, LiveRows, QueuedEvent
 from .events import MESSAGE_LIMIT
 from .requests import wrong_argument
 from .subscriptions import Subscriptions
-from .troubles import Trouble, Troubles, interleaved
+from .troubles import InjectedTrouble, InjectedTroubles, interleaved
 
 MULTIPLEXING = "stream-multiplexing"
 SCAN_CONCURRENCY = 6
@@ -53,7 +53,7 @@ class _Unread(Exception):
         self.writing = writing
 
 
-class _Stream:
+class _CdcStream:
     """A connection with its tasks. `end` ends the call: as the client wished, or with a failure."""
 
     def __init__(self, store_id: int, multiplexing: bool) -> None:
@@ -62,7 +62,7 @@ class _Stream:
         self.room = asyncio.Event()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.scans: set[asyncio.Task[None]] = set()
-        self.connection = Connection(store_id, multiplexing, self._wake)
+        self.connection = CdcConnection(store_id, multiplexing, self._wake)
 
     def _wake(self) -> None:
         self._loop.call_soon_threadsafe(self.something.set)
@@ -93,7 +93,7 @@ class ChangeData:
     """The service of one store. All methods run in the server's event loop."""
 
     def __init__(
-        self, store_id: int, subscriptions: Subscriptions, troubles: Troubles, scan_speed_limit: float = 0.0
+        self, store_id: int, subscriptions: Subscriptions, troubles: InjectedTroubles, scan_speed_limit: float = 0.0
     ) -> None:
         """`scan_speed_limit`: bytes a second of all scans; 0: none."""
         self._store_id = store_id
@@ -137,7 +137,7 @@ class ChangeData:
         self, requests: AsyncIterator[cdcpb.ChangeDataRequest], context: Context, multiplexing: bool
     ) -> None:
         unread: _Unread | None = None
-        stream = _Stream(self._store_id, multiplexing)
+        stream = _CdcStream(self._store_id, multiplexing)
         self._subscriptions.connect(stream.connection)
         reader = asyncio.create_task(self._read(requests, stream, context))
         writer = asyncio.create_task(self._write(stream, context))
@@ -158,7 +158,9 @@ class ChangeData:
             await unread.writing
             await context.abort(grpc.StatusCode.UNKNOWN, "connection cancelled")
 
-    async def _read(self, requests: AsyncIterator[cdcpb.ChangeDataRequest], stream: _Stream, context: Context) -> None:
+    async def _read(
+        self, requests: AsyncIterator[cdcpb.ChangeDataRequest], stream: _CdcStream, context: Context
+    ) -> None:
         connection = stream.connection
         try:
             async for request in requests:
@@ -176,17 +178,17 @@ class ChangeData:
         else:
             stream.end()
 
-    def _register(self, stream: _Stream, request: cdcpb.ChangeDataRequest) -> None:
+    def _register(self, stream: _CdcStream, request: cdcpb.ChangeDataRequest) -> None:
         subscription = self._subscriptions.register(stream.connection, request)
         if subscription is not None:
             stream.add_scan(asyncio.create_task(self._scan(stream, subscription)))
 
-    async def _scan(self, stream: _Stream, subscription: Subscription) -> None:
+    async def _scan(self, stream: _CdcStream, subscription: CdcRegistration) -> None:
         async with self._scanning:
             snapshot = self._subscriptions.attach(subscription)
             if snapshot is None:
                 return
-            if self._troubles.amount(Trouble.REPEAT):
+            if self._troubles.amount(InjectedTrouble.REPEAT):
                 await asyncio.sleep(_REPEAT_SECONDS)
                 snapshot = self._subscriptions.look_again(subscription, snapshot)
             for size in self._subscriptions.scan(subscription, snapshot):
@@ -200,23 +202,23 @@ class ChangeData:
         clock = asyncio.get_running_loop().time
         async with self._fetching:
             begun = clock()
-            while limit := self._troubles.amount(Trouble.SLOW_SCAN, self._store_id) or self._scan_speed_limit:
+            while limit := self._troubles.amount(InjectedTrouble.SLOW_SCAN, self._store_id) or self._scan_speed_limit:
                 if clock() - begun >= size / limit:
                     return
                 await asyncio.sleep(_FLUSH_SECONDS)
 
-    async def _readable(self, stream: _Stream) -> None:
+    async def _readable(self, stream: _CdcStream) -> None:
         """What is not live comes as fast as the client reads."""
         await asyncio.sleep(0)
         while stream.connection.backlog > _SCAN_BACKLOG:
             stream.room.clear()
             await stream.room.wait()
 
-    async def _write(self, stream: _Stream, context: Context) -> None:
+    async def _write(self, stream: _CdcStream, context: Context) -> None:
         while True:
             await stream.something.wait()
             stream.something.clear()
-            reorders = self._troubles.amount(Trouble.REORDER) > 0
+            reorders = self._troubles.amount(InjectedTrouble.REORDER) > 0
             await asyncio.sleep(_REORDER_SECONDS if reorders else _FLUSH_SECONDS)
             await self._hold_back()
             with self._subscriptions.lock:
@@ -228,10 +230,10 @@ class ChangeData:
                 stream.room.set()
 
     async def _hold_back(self) -> None:
-        delay = self._troubles.amount(Trouble.DELAY, self._store_id)
+        delay = self._troubles.amount(InjectedTrouble.DELAY, self._store_id)
         if delay:
             await asyncio.sleep(delay)
-        while self._troubles.amount(Trouble.STALL, self._store_id):  # noqa: ASYNC110 - any thread ends it
+        while self._troubles.amount(InjectedTrouble.STALL, self._store_id):  # noqa: ASYNC110 - any thread ends it
             await asyncio.sleep(_FLUSH_SECONDS)
 
     async def _send(self, body: bytes, context: Context) -> None:
@@ -251,20 +253,20 @@ class ChangeData:
         await writing
 
 
-def messages(connection: Connection, items: Sequence[LiveRows | Frames | Message]) -> Iterator[bytes]:
+def messages(connection: CdcConnection, items: Sequence[LiveRows | Frames | QueuedEvent]) -> Iterator[bytes]:
     """Serialized ChangeDataEvents: consecutive events together up to MESSAGE_LIMIT, a resolved-ts alone."""
     parts: list[bytes] = []
     size = 0
     for item in items:
         connection.sent_bytes += item.size
-        frames = () if isinstance(item, Message) else item.frames()
+        frames = () if isinstance(item, QueuedEvent) else item.frames()
         for frame in frames:
             if parts and size + len(frame) > MESSAGE_LIMIT:
                 yield b"".join(parts)
                 parts, size = [], 0
             parts.append(frame)
             size += len(frame)
-        if isinstance(item, Message):
+        if isinstance(item, QueuedEvent):
             if parts:
                 yield b"".join(parts)
                 parts, size = [], 0

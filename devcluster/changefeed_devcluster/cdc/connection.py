@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..store.txn import MAX_TS, Change, RowChange
+from ..store.txn import MAX_TS, RowChange, StoreChange
 from ..watermark.advancer import WatermarkAdvancer
 from . import events
 
@@ -22,7 +22,7 @@ class RegionRows:
 
     __slots__ = ("_groups", "_high", "_low", "change", "rows", "size")
 
-    def __init__(self, change: Change, rows: list[RowChange]) -> None:
+    def __init__(self, change: StoreChange, rows: list[RowChange]) -> None:
         # An empty row has no key that a part of the region could be found by.
         keys = [change.told_key(row) for row in rows]
         self.change = change
@@ -32,7 +32,7 @@ class RegionRows:
         self.size = sum(len(row.key) + len(row.value) + len(row.old_value or b"") + _ROW_OVERHEAD for row in rows)
         self._groups: list[bytes] | None = None
 
-    def of(self, subscription: Subscription) -> list[RowChange] | None:
+    def of(self, subscription: CdcRegistration) -> list[RowChange] | None:
         """Those that are in the subscription's range, None for all."""
         if subscription.is_whole or subscription.covers(self._low, self._high):
             return None
@@ -48,7 +48,7 @@ class RegionRows:
 
 
 @dataclass(eq=False, slots=True)
-class Subscription:
+class CdcRegistration:
     """One registration: (connection, request, region). `advancer` knows the PUT and DELETE locks of its range.
 
     `is_whole`: its range is all of the region. `initialized`: its scan is queued. When it `is_ripe` it is told
@@ -56,7 +56,7 @@ class Subscription:
     next start ts of a frozen history that is being played.
     """
 
-    connection: Connection
+    connection: CdcConnection
     request_id: int
     region_id: int
     epoch_version: int
@@ -90,7 +90,7 @@ class LiveRows(NamedTuple):
     The `lane` of an entry says with which others it must stay in order, None: with all.
     """
 
-    subscription: Subscription
+    subscription: CdcRegistration
     rows: RegionRows
     picked: list[RowChange] | None
 
@@ -117,7 +117,7 @@ class Frames(NamedTuple):
         return self.done
 
 
-class Message(NamedTuple):
+class QueuedEvent(NamedTuple):
     """Queue entry: a whole ChangeDataEvent."""
 
     size: int
@@ -125,7 +125,7 @@ class Message(NamedTuple):
     lane: tuple[int, int, str] | None = None
 
 
-class Connection:
+class CdcConnection:
     """One stream of a client. `wake` is called, inside the store's lock, when the queue has got its first entry.
 
     `ticks`: how many resolved-ts of each region wait in the queue.
@@ -135,22 +135,22 @@ class Connection:
         self.store_id = store_id
         self.multiplexing = multiplexing
         self.version: tuple[int, ...] | None = None
-        self.subscriptions: dict[tuple[int, int], Subscription] = {}
-        self.queue: deque[LiveRows | Frames | Message] = deque()
+        self.subscriptions: dict[tuple[int, int], CdcRegistration] = {}
+        self.queue: deque[LiveRows | Frames | QueuedEvent] = deque()
         self.pushed_bytes = 0
         self.sent_bytes = 0
         self.ticks = 0
         self._wake = wake
         self._awake = False
 
-    def push(self, item: LiveRows | Frames | Message) -> None:
+    def push(self, item: LiveRows | Frames | QueuedEvent) -> None:
         self.queue.append(item)
         self.pushed_bytes += item.size
         if not self._awake:
             self._awake = True
             self._wake()
 
-    def drain(self) -> list[LiveRows | Frames | Message]:
+    def drain(self) -> list[LiveRows | Frames | QueuedEvent]:
         """All that is queued; call it inside the store's lock."""
         items = list(self.queue)
         self.queue.clear()

@@ -10,14 +10,19 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..store.mvcc import ScannedVersion
-from ..store.txn import Change, Kind, Lock, Op, RowChange
+from ..store.txn import ChangeKind, Lock, Op, RowChange, StoreChange
 
 EVENT_LIMIT = 32 << 10
 """Bytes of keys, values and old values in an Event; with what is around them it is larger on the wire."""
 MESSAGE_LIMIT = 6 << 20
 
 PREWRITE, COMMIT, ROLLBACK, COMMITTED = 1, 2, 3, 4
-_LOG_TYPE = {Kind.PREWRITE: PREWRITE, Kind.COMMIT: COMMIT, Kind.ROLLBACK: ROLLBACK, Kind.ONE_PC: COMMITTED}
+_LOG_TYPE = {
+    ChangeKind.PREWRITE: PREWRITE,
+    ChangeKind.COMMIT: COMMIT,
+    ChangeKind.ROLLBACK: ROLLBACK,
+    ChangeKind.ONE_PC: COMMITTED,
+}
 _OP_TYPE = {Op.PUT: 1, Op.DELETE: 2}
 
 
@@ -77,7 +82,7 @@ def _row_tail(txn_source: int) -> bytes:
     return b"\x48" + varint(txn_source) if txn_source else b""
 
 
-def change_rows(change: Change, rows: Iterable[RowChange]) -> list[Encoded]:
+def change_rows(change: StoreChange, rows: Iterable[RowChange]) -> list[Encoded]:
     """The rows of a live change."""
     log_type = _LOG_TYPE[change.kind]
     heads = {op: _row_head(log_type, op, change.start_ts, change.commit_ts) for op in (Op.PUT, Op.DELETE)}

@@ -10,18 +10,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..frozen import LIVE, SCANNED, FrozenHistory, Piece
+from ..frozen import LIVE, SCANNED, FrozenHistory, ShardPart
 from ..store.mvcc import ScannedVersion
 from ..store.store import MvccStore
 from ..store.txn import Lock
 from . import events
-from .connection import Message, Subscription
+from .connection import CdcRegistration, QueuedEvent
 
 _STEP_VERSIONS = 1024
 _BATCH_BYTES = 1 << 20
 
 
-class Snapshot(NamedTuple):
+class ScanSnapshot(NamedTuple):
     """What a scan has to show: versions above `after_ts` of changes up to `seq`, and the locks of that
     moment in key order.
 
@@ -31,11 +31,11 @@ class Snapshot(NamedTuple):
     seq: int
     after_ts: int
     locks: deque[Lock]
-    frozen: list[tuple[Piece, int]]
+    frozen: list[tuple[ShardPart, int]]
 
 
 def scanned(
-    store: MvccStore, frozen: FrozenHistory, subscription: Subscription, snapshot: Snapshot
+    store: MvccStore, frozen: FrozenHistory, subscription: CdcRegistration, snapshot: ScanSnapshot
 ) -> Iterator[list[bytes]]:
     """The Entries bodies of a scan, in key order, _STEP_VERSIONS rows and about _BATCH_BYTES at a time."""
     position = subscription.start
@@ -50,7 +50,7 @@ def scanned(
 
 
 def _stored(
-    store: MvccStore, subscription: Subscription, snapshot: Snapshot, start: bytes, end: bytes
+    store: MvccStore, subscription: CdcRegistration, snapshot: ScanSnapshot, start: bytes, end: bytes
 ) -> Iterator[list[bytes]]:
     position: bytes | None = start
     if end and start >= end:
@@ -64,8 +64,8 @@ def _stored(
 
 
 def played(
-    frozen: FrozenHistory, subscription: Subscription, snapshot: Snapshot
-) -> Iterator[tuple[Message, Piece, int]]:
+    frozen: FrozenHistory, subscription: CdcRegistration, snapshot: ScanSnapshot
+) -> Iterator[tuple[QueuedEvent, ShardPart, int]]:
     """What of the frozen history had not happened at the snapshot, in the order of its ts.
 
     Messages of about _BATCH_BYTES of whole transactions, each with the last transaction in it.
@@ -76,21 +76,21 @@ def played(
     )
     frames: list[bytes] = []
     size = 0
-    last: tuple[Piece, int] | None = None
+    last: tuple[ShardPart, int] | None = None
     for piece, number, bodies in transactions:
         made = subscription.frames(bodies)
         length = sum(map(len, made))
         if last and size + length > _BATCH_BYTES:
-            yield Message(size, b"".join(frames)), *last
+            yield QueuedEvent(size, b"".join(frames)), *last
             frames, size = [], 0
         frames += made
         size += length
         last = piece, number
     if last:
-        yield Message(size, b"".join(frames)), *last
+        yield QueuedEvent(size, b"".join(frames)), *last
 
 
-def _coming(frozen: FrozenHistory, piece: Piece, happened: int) -> Iterator[tuple[Piece, int, list[bytes]]]:
+def _coming(frozen: FrozenHistory, piece: ShardPart, happened: int) -> Iterator[tuple[ShardPart, int, list[bytes]]]:
     numbers = piece.transactions(happened, piece.shard.transactions)
     for number, bodies in piece.bodies(numbers, LIVE, frozen.stored):
         yield piece, number, bodies

@@ -14,19 +14,19 @@ from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import errorpb_pb2 as errorpb
 
 from ..codec import decode_bound
-from ..frozen import FrozenHistory, Piece
+from ..frozen import FrozenHistory, ShardPart
 from ..pd.oracle import Oracle
 from ..pd.regions import Region, RegionEvent, Regions
 from ..store.store import MvccStore
-from ..store.txn import MAX_TS, Change, Lock, RowChange
+from ..store.txn import MAX_TS, Lock, RowChange, StoreChange
 from ..watermark.advancer import WatermarkAdvancer
 from ..watermark.ranges import advancer_of, locks_of, track
 from ..watermark.watermarks import Watermarks
 from . import events
 from .answers import congested, epoch_not_match, not_leader, push_event, push_resolved, region_not_found
-from .connection import CLUSTER_ID_SINCE, Connection, Frames, LiveRows, RegionRows, Subscription
-from .scans import Snapshot, played, scanned
-from .troubles import Trouble, Troubles
+from .connection import CLUSTER_ID_SINCE, CdcConnection, CdcRegistration, Frames, LiveRows, RegionRows
+from .scans import ScanSnapshot, played, scanned
+from .troubles import InjectedTrouble, InjectedTroubles
 
 SINK_QUOTA = 512 << 20
 """Bytes that may wait on all connections of a store together; for the next row its region is congested.
@@ -50,20 +50,20 @@ class Subscriptions:
         oracle: Oracle,
         cluster_id: int,
         frozen: FrozenHistory | None = None,
-        troubles: Troubles | None = None,
+        troubles: InjectedTroubles | None = None,
         watermarks: Watermarks | None = None,
         sink_quota: int = SINK_QUOTA,
     ) -> None:
         self.lock = store.lock
         self._watermarks = watermarks or Watermarks(store, regions)
-        self._troubles = troubles or Troubles()
+        self._troubles = troubles or InjectedTroubles()
         self._frozen = frozen or FrozenHistory()
         self._store = store
         self._regions = regions
         self._oracle = oracle
         self._cluster_id = cluster_id
-        self._by_region: dict[int, list[Subscription]] = {}
-        self._connections: list[Connection] = []
+        self._by_region: dict[int, list[CdcRegistration]] = {}
+        self._connections: list[CdcConnection] = []
         self._sink_quota = sink_quota
         self._scanning: Counter[int] = Counter()  # registrations that are not initialized, by store
         store.observe(self._on_change)
@@ -71,11 +71,11 @@ class Subscriptions:
 
     # --- connections ---
 
-    def connect(self, connection: Connection) -> None:
+    def connect(self, connection: CdcConnection) -> None:
         with self.lock:
             self._connections.append(connection)
 
-    def disconnect(self, connection: Connection) -> None:
+    def disconnect(self, connection: CdcConnection) -> None:
         with self.lock:
             for subscription in list(connection.subscriptions.values()):
                 self._remove(subscription)
@@ -83,7 +83,7 @@ class Subscriptions:
 
     # --- requests ---
 
-    def register(self, connection: Connection, request: cdcpb.ChangeDataRequest) -> Subscription | None:
+    def register(self, connection: CdcConnection, request: cdcpb.ChangeDataRequest) -> CdcRegistration | None:
         """A new registration that waits for `attach`, or None when an error event was queued.
 
         See docs/design/tikv.md, Registration.
@@ -95,7 +95,7 @@ class Subscriptions:
                 self._push_error(connection, request.region_id, request.request_id, error or cdcpb.Error())
                 return None
             start, end = _span(request)
-            subscription = Subscription(
+            subscription = CdcRegistration(
                 connection=connection,
                 request_id=request.request_id,
                 region_id=region.id,
@@ -110,7 +110,7 @@ class Subscriptions:
             self._scanning[connection.store_id] += 1
             return subscription
 
-    def deregister(self, connection: Connection, request_id: int, region_id: int) -> None:
+    def deregister(self, connection: CdcConnection, request_id: int, region_id: int) -> None:
         """Ends one registration, or with region id 0 all of a request; each is acknowledged by region_not_found."""
         with self.lock:
             names = [(request_id, region_id)]
@@ -119,7 +119,7 @@ class Subscriptions:
             for subscription in filter(None, map(connection.subscriptions.get, names)):
                 self._close(subscription, region_not_found(subscription.region_id))
 
-    def attach(self, subscription: Subscription) -> Snapshot | None:
+    def attach(self, subscription: CdcRegistration) -> ScanSnapshot | None:
         """Starts live events and takes the snapshot, in one moment; None when the registration has ended."""
         with self.lock:
             if subscription.closed:
@@ -136,21 +136,21 @@ class Subscriptions:
             self._by_region.setdefault(region.id, []).append(subscription)
             locks = self._locks(subscription)
             subscription.advancer = advancer_of(locks, self._spares_large(subscription))
-            return Snapshot(self._store.seq, subscription.checkpoint_ts, locks, self._freeze(subscription))
+            return ScanSnapshot(self._store.seq, subscription.checkpoint_ts, locks, self._freeze(subscription))
 
-    def look_again(self, subscription: Subscription, snapshot: Snapshot) -> Snapshot:
+    def look_again(self, subscription: CdcRegistration, snapshot: ScanSnapshot) -> ScanSnapshot:
         """A later snapshot for a scan: it repeats what has come live since `attach`, and some that the client has."""
         with self.lock:
             after_ts = max(snapshot.after_ts - _REPEATED_TS, 0)
-            return Snapshot(self._store.seq, after_ts, self._locks(subscription), snapshot.frozen)
+            return ScanSnapshot(self._store.seq, after_ts, self._locks(subscription), snapshot.frozen)
 
-    def _locks(self, subscription: Subscription) -> deque[Lock]:
+    def _locks(self, subscription: CdcRegistration) -> deque[Lock]:
         return deque(locks_of(self._store, subscription.start, subscription.end))
 
-    def _spares_large(self, subscription: Subscription) -> bool:
+    def _spares_large(self, subscription: CdcRegistration) -> bool:
         return self._watermarks.gate.spares_large(subscription.connection.store_id)
 
-    def _freeze(self, subscription: Subscription) -> list[tuple[Piece, int]]:
+    def _freeze(self, subscription: CdcRegistration) -> list[tuple[ShardPart, int]]:
         """Notes where the frozen history stands, and holds the watermark below what is to come."""
         pieces = self._frozen.pieces(subscription.start, subscription.end)
         for shard in {piece.shard for piece in pieces}:
@@ -160,7 +160,7 @@ class Subscriptions:
                 subscription.held_ts = min(subscription.held_ts, shard.start_of(shard.happened))
         return [(piece, piece.shard.happened) for piece in pieces]
 
-    def scan(self, subscription: Subscription, snapshot: Snapshot) -> Iterator[int]:
+    def scan(self, subscription: CdcRegistration, snapshot: ScanSnapshot) -> Iterator[int]:
         """Queues the snapshot's rows batch by batch, with INITIALIZED as the last row of the last Event.
 
         Gives the size of each batch before it is queued; ends early when the registration has ended.
@@ -177,7 +177,7 @@ class Subscriptions:
         done = [*last[:-1], b"".join(last[-1:]) + events.INITIALIZED_ROW]
         self._push_scan(subscription, done, ends=True)
 
-    def play(self, subscription: Subscription, snapshot: Snapshot) -> Iterator[bool]:
+    def play(self, subscription: CdcRegistration, snapshot: ScanSnapshot) -> Iterator[bool]:
         """Queues what of the frozen history had not happened at the snapshot, in the order of its ts, step by step.
 
         Ends early when the registration has ended. Call it after the scan.
@@ -195,7 +195,7 @@ class Subscriptions:
         with self.lock:
             subscription.held_ts = MAX_TS
 
-    def _push_scan(self, subscription: Subscription, bodies: list[bytes], ends: bool = False) -> bool:
+    def _push_scan(self, subscription: CdcRegistration, bodies: list[bytes], ends: bool = False) -> bool:
         """Whether the registration is still there. `ends`: the scan, with these bodies."""
         frames = subscription.frames(bodies)
         size = sum(map(len, frames))
@@ -239,13 +239,13 @@ class Subscriptions:
             found[subscription.connection.store_id].append(subscription.advancer)
         return found
 
-    def _advance_connection(self, connection: Connection, ts: int) -> None:
+    def _advance_connection(self, connection: CdcConnection, ts: int) -> None:
         by_request: dict[int, list[tuple[int, int]]] = {}
         for subscription in connection.subscriptions.values():
             if not subscription.is_ripe:
                 subscription.is_ripe = subscription.initialized
                 continue
-            if self._troubles.amount(Trouble.STALL_REGION, subscription.region_id):
+            if self._troubles.amount(InjectedTrouble.STALL_REGION, subscription.region_id):
                 continue
             upto = min(ts, subscription.advancer.lowest, subscription.held_ts)
             subscription.resolved_ts = max(subscription.resolved_ts, upto)
@@ -255,7 +255,7 @@ class Subscriptions:
         if by_request and connection.ticks < TICKS:
             connection.ticks += 1
             push_resolved(connection, by_request)
-            if self._troubles.amount(Trouble.REPEAT):
+            if self._troubles.amount(InjectedTrouble.REPEAT):
                 push_resolved(connection, by_request)
                 earlier = {
                     request: [(max(t - _REPEATED_TS, 0), region) for t, region in resolved]
@@ -267,7 +267,7 @@ class Subscriptions:
 
     # --- observers, inside the lock ---
 
-    def _on_change(self, change: Change) -> None:
+    def _on_change(self, change: StoreChange) -> None:
         if not self._by_region:
             return
         by_region: dict[int, list[RowChange]] = {}
@@ -280,7 +280,7 @@ class Subscriptions:
                 for subscription in tuple(subscriptions):
                     self._close(subscription, congested(region_id))
 
-    def _deliver(self, subscriptions: Sequence[Subscription], rows: RegionRows) -> bool:
+    def _deliver(self, subscriptions: Sequence[CdcRegistration], rows: RegionRows) -> bool:
         """To all who hear of a region, as far as the store's quota has room, whoever has used it up."""
         for subscription in subscriptions:
             picked = rows.of(subscription)
@@ -295,7 +295,7 @@ class Subscriptions:
         return True
 
     def _has_room(self, store_id: int, size: int) -> bool:
-        if self._troubles.amount(Trouble.CONGESTION, store_id):
+        if self._troubles.amount(InjectedTrouble.CONGESTION, store_id):
             return False
         return size + sum(each.backlog for each in self._connections if each.store_id == store_id) <= self._sink_quota
 
@@ -312,7 +312,7 @@ class Subscriptions:
     # --- inside the lock ---
 
     def _refusal(
-        self, connection: Connection, request: cdcpb.ChangeDataRequest, region: Region | None
+        self, connection: CdcConnection, request: cdcpb.ChangeDataRequest, region: Region | None
     ) -> cdcpb.Error | None:
         validates = connection.version is not None and connection.version >= CLUSTER_ID_SINCE
         if validates and request.header.cluster_id != self._cluster_id:
@@ -329,7 +329,7 @@ class Subscriptions:
             return cdcpb.Error(duplicate_request=cdcpb.DuplicateRequest(region_id=region.id))
         return None
 
-    def _placement_error(self, region: Region | None, subscription: Subscription) -> cdcpb.Error | None:
+    def _placement_error(self, region: Region | None, subscription: CdcRegistration) -> cdcpb.Error | None:
         if region is None:
             return region_not_found(subscription.region_id)
         if region.leader_store != subscription.connection.store_id:
@@ -338,11 +338,11 @@ class Subscriptions:
             return epoch_not_match([region])
         return None
 
-    def _close(self, subscription: Subscription, error: cdcpb.Error) -> None:
+    def _close(self, subscription: CdcRegistration, error: cdcpb.Error) -> None:
         self._remove(subscription)
         self._push_error(subscription.connection, subscription.region_id, subscription.request_id, error)
 
-    def _remove(self, subscription: Subscription) -> None:
+    def _remove(self, subscription: CdcRegistration) -> None:
         subscription.closed = True
         if not subscription.initialized:
             self._scanning[subscription.connection.store_id] -= 1
@@ -353,7 +353,7 @@ class Subscriptions:
             if not siblings:
                 del self._by_region[subscription.region_id]
 
-    def _push_error(self, connection: Connection, region_id: int, request_id: int, error: cdcpb.Error) -> None:
+    def _push_error(self, connection: CdcConnection, region_id: int, request_id: int, error: cdcpb.Error) -> None:
         push_event(connection, cdcpb.Event(region_id=region_id, request_id=request_id, error=error))
 
 

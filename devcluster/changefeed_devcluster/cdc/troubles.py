@@ -15,7 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Trouble(Enum):
+class InjectedTrouble(Enum):
     """The kinds; `about` is a store id, a region id, or nothing."""
 
     STALL = 1  # a store: sends nothing, without an error
@@ -28,14 +28,16 @@ class Trouble(Enum):
     FROZEN_PD = 8  # PD answers nothing, without an error
 
 
-class Troubles:
+class InjectedTroubles:
     """Thread-safe. Each lasts for some seconds, or until `heal`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._ends: dict[tuple[Trouble, int | None], tuple[float, float]] = {}
+        self._ends: dict[tuple[InjectedTrouble, int | None], tuple[float, float]] = {}
 
-    def begin(self, kind: Trouble, about: int | None = None, seconds: float | None = None, amount: float = 1.0) -> None:
+    def begin(
+        self, kind: InjectedTrouble, about: int | None = None, seconds: float | None = None, amount: float = 1.0
+    ) -> None:
         """`about` None: everything of its kind. `seconds` None: until `heal`."""
         ends = float("inf") if seconds is None else self._clock() + seconds
         self._ends[kind, about] = ends, amount
@@ -43,7 +45,7 @@ class Troubles:
     def heal(self) -> None:
         self._ends = {}
 
-    def amount(self, kind: Trouble, about: int | None = None) -> float:
+    def amount(self, kind: InjectedTrouble, about: int | None = None) -> float:
         """How much of a trouble there is now, 0 when there is none."""
         if not self._ends:
             return 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..tidb.schema import Table, ci_str
+from ..tidb.schema import NamedTable, ci_str
 from .jobs import JobType
 from .running import about, sql
 
@@ -47,7 +47,7 @@ ATTRIBUTES: dict[JobType, tuple[str, dict[str, Any]]] = {
 }
 
 
-def set_attribute(tidb: Tidb, table: Table, kind: JobType) -> Table:
+def set_attribute(tidb: Tidb, table: NamedTable, kind: JobType) -> NamedTable:
     """One of ATTRIBUTES."""
     statement, members = ATTRIBUTES[kind]
     job = about(tidb, kind, table, f"ALTER TABLE {sql(table)} {statement}")

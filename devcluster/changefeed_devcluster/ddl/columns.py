@@ -14,10 +14,10 @@ from ..tidb.schema import (
     GOING,
     PUBLIC,
     WRITE_ONLY,
-    Column,
-    ColumnInfo,
-    Table,
-    TableInfo,
+    NamedTable,
+    NewColumn,
+    TidbColumn,
+    TidbTable,
     ci_str,
     make_column,
     with_column,
@@ -36,7 +36,7 @@ _BATCH = 64
 _WIDTHS = {Tp.TINY: 1, Tp.SHORT: 2, Tp.INT24: 3, Tp.LONG: 4, Tp.LONGLONG: 8}
 
 
-def add_column(tidb: Tidb, table: Table, column: Column, after: str | None = None) -> States:
+def add_column(tidb: Tidb, table: NamedTable, column: NewColumn, after: str | None = None) -> States:
     """Rows that are there have its default."""
     if any(each.name == column.name for each in table.info.public):
         raise ValueError(f"table {table.name} has a column {column.name}")
@@ -54,7 +54,7 @@ def add_column(tidb: Tidb, table: Table, column: Column, after: str | None = Non
     yield job.finish(_with(table, _moved(info, column.name, after)))[0]
 
 
-def drop_column(tidb: Tidb, table: Table, name: str) -> States:
+def drop_column(tidb: Tidb, table: NamedTable, name: str) -> States:
     """Raises ValueError for one of a key."""
     _check_in_no_key(table, name)
     query = f"ALTER TABLE {sql(table)} DROP COLUMN `{name}`"
@@ -62,14 +62,14 @@ def drop_column(tidb: Tidb, table: Table, name: str) -> States:
     yield from _dropped(job, table, _moved(table.info, name, None), name)
 
 
-def _dropped(job: RunningJob, table: Table, info: TableInfo, name: str) -> States:
+def _dropped(job: RunningJob, table: NamedTable, info: TidbTable, name: str) -> States:
     for state in GOING:
         yield job.show(_with(table, _of_state(info, name, state)))
     yield job.finish(_with(table, _without(info, name)))[0]
 
 
 def modify_column(
-    tidb: Tidb, table: Table, name: str, column: Column, after: str | None = None, online: bool = True
+    tidb: Tidb, table: NamedTable, name: str, column: NewColumn, after: str | None = None, online: bool = True
 ) -> States:
     """Another type, name, default or place. A type that reads other bytes has every row rewritten first.
 
@@ -105,7 +105,7 @@ def modify_column(
     yield job.finish(_with(table, info))[0]
 
 
-def set_default(tidb: Tidb, table: Table, name: str, default: str | None) -> States:
+def set_default(tidb: Tidb, table: NamedTable, name: str, default: str | None) -> States:
     changed = [replace(c, default=default) if c.name == name else c for c in table.info.columns]
     to = "DROP DEFAULT" if default is None else f"SET DEFAULT '{default}'"
     args = {"column_info": next(column for column in changed if column.name == name).to_json({})}
@@ -113,7 +113,7 @@ def set_default(tidb: Tidb, table: Table, name: str, default: str | None) -> Sta
     yield job.finish(_with(table, _with_columns(table.info, changed)))[0]
 
 
-def change_several(tidb: Tidb, table: Table, added: Column, dropped: str) -> States:
+def change_several(tidb: Tidb, table: NamedTable, added: NewColumn, dropped: str) -> States:
     """ADD COLUMN and DROP COLUMN in one statement, which is one job. Raises ValueError for a column of a key."""
     _check_in_no_key(table, dropped)
     info = with_column(table.info, added)
@@ -139,7 +139,7 @@ def reads_alike(old: FieldType, new: FieldType) -> bool:
     return is_wider and (old.tp in _WIDTHS or (old.flen, old.decimal, old.elems) == (new.flen, new.decimal, new.elems))
 
 
-def _rewritten(tidb: Tidb, table: Table) -> Iterator[Table]:
+def _rewritten(tidb: Tidb, table: NamedTable) -> Iterator[NamedTable]:
     """Writes the column that takes another's place into all rows, some at a time; waits for rows that are locked."""
     todo: list[Any] = []
     is_read = False
@@ -157,23 +157,23 @@ def _rewritten(tidb: Tidb, table: Table) -> Iterator[Table]:
         yield table
 
 
-def _with(table: Table, info: TableInfo) -> Table:
+def _with(table: NamedTable, info: TidbTable) -> NamedTable:
     return replace(table, info=info)
 
 
-def _with_columns(info: TableInfo, columns: Iterable[ColumnInfo]) -> TableInfo:
+def _with_columns(info: TidbTable, columns: Iterable[TidbColumn]) -> TidbTable:
     return replace(info, columns=tuple(replace(column, offset=n) for n, column in enumerate(columns)))
 
 
-def _of_state(info: TableInfo, name: str, state: int) -> TableInfo:
+def _of_state(info: TidbTable, name: str, state: int) -> TidbTable:
     return _with_columns(info, (replace(c, state=state) if c.name == name else c for c in info.columns))
 
 
-def _without(info: TableInfo, name: str) -> TableInfo:
+def _without(info: TidbTable, name: str) -> TidbTable:
     return _with_columns(info, (column for column in info.columns if column.name != name))
 
 
-def _moved(info: TableInfo, name: str, after: str | None) -> TableInfo:
+def _moved(info: TidbTable, name: str, after: str | None) -> TidbTable:
     (moved,) = (column for column in info.columns if column.name == name)
     others = [column for column in info.columns if column is not moved]
     names = [column.name for column in others]
@@ -181,7 +181,7 @@ def _moved(info: TableInfo, name: str, after: str | None) -> TableInfo:
     return _with_columns(info, [*others[:place], moved, *others[place:]])
 
 
-def _renamed(info: TableInfo, old: ColumnInfo, new: ColumnInfo) -> TableInfo:
+def _renamed(info: TidbTable, old: TidbColumn, new: TidbColumn) -> TidbTable:
     indexes = tuple(
         replace(index, columns=tuple(new.name if name == old.name else name for name in index.columns))
         for index in info.indexes
@@ -189,7 +189,7 @@ def _renamed(info: TableInfo, old: ColumnInfo, new: ColumnInfo) -> TableInfo:
     return replace(info, indexes=indexes)
 
 
-def _check_in_no_key(table: Table, name: str) -> None:
+def _check_in_no_key(table: NamedTable, name: str) -> None:
     column = table.info.column(name)
     if column.type.flag & PRIMARY_KEY or any(name in index.columns for index in table.info.indexes):
         raise ValueError(f"column {name} of {table.name} is part of a key")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..store.txn import AlreadyExist
 from ..tidb.field_types import MULTIPLE_KEY, NOT_NULL, PRIMARY_KEY, UNIQUE_KEY
 from ..tidb.rows import handle_of
-from ..tidb.schema import PRIMARY, ColumnInfo, IndexInfo, Table, TableInfo
+from ..tidb.schema import PRIMARY, NamedTable, TidbColumn, TidbIndex, TidbTable
 from ..tidb.transaction import index_key
 from .jobs import JobType
 from .running import about, sql
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from ..tidb.tidb import Tidb
 
 
-def add_index(tidb: Tidb, table: Table, name: str, columns: Sequence[str], is_unique: bool) -> Table:
+def add_index(tidb: Tidb, table: NamedTable, name: str, columns: Sequence[str], is_unique: bool) -> NamedTable:
     """Raises ValueError if rows have the same values in a unique one: the job fails then."""
     kind = JobType.ADD_PRIMARY_KEY if name == PRIMARY else JobType.ADD_INDEX
     of = ", ".join(f"`{column}`" for column in columns)
     clause = f"PRIMARY KEY ({of}) NONCLUSTERED" if name == PRIMARY else f"{'UNIQUE ' * is_unique}INDEX `{name}` ({of})"
     job = about(tidb, kind, table, f"ALTER TABLE {sql(table)} ADD {clause}")
     id_ = table.info.max_index_id + 1
-    added = IndexInfo(id_, name, tuple(columns), is_unique)
+    added = TidbIndex(id_, name, tuple(columns), is_unique)
     after = _with_flags(replace(table.info, indexes=(*table.info.indexes, added), max_index_id=id_))
     try:
         _fill(tidb, replace(table, info=after), added)
@@ -35,7 +35,7 @@ def add_index(tidb: Tidb, table: Table, name: str, columns: Sequence[str], is_un
     return job.finish(replace(table, info=after))[0]
 
 
-def drop_index(tidb: Tidb, table: Table, name: str) -> Table:
+def drop_index(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
     """Its keys stay in the store, as in TiKV before GC."""
     kind = JobType.DROP_PRIMARY_KEY if name == PRIMARY else JobType.DROP_INDEX
     what = "PRIMARY KEY" if name == PRIMARY else f"INDEX `{name}`"
@@ -44,27 +44,27 @@ def drop_index(tidb: Tidb, table: Table, name: str) -> Table:
     return job.finish(replace(table, info=_with_flags(replace(table.info, indexes=kept))))[0]
 
 
-def rename_index(tidb: Tidb, table: Table, name: str, to: str) -> Table:
+def rename_index(tidb: Tidb, table: NamedTable, name: str, to: str) -> NamedTable:
     job = about(tidb, JobType.RENAME_INDEX, table, f"ALTER TABLE {sql(table)} RENAME INDEX `{name}` TO `{to}`")
     return job.finish(_changed(table, name, lambda index: replace(index, name=to)))[0]
 
 
-def hide_index(tidb: Tidb, table: Table, name: str) -> Table:
+def hide_index(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
     """No plan uses it any more; it is kept up all the same."""
     query = f"ALTER TABLE {sql(table)} ALTER INDEX `{name}` INVISIBLE"
     job = about(tidb, JobType.ALTER_INDEX_VISIBILITY, table, query)
     return job.finish(_changed(table, name, lambda index: replace(index, is_visible=False)))[0]
 
 
-def _changed(table: Table, name: str, change: Callable[[IndexInfo], IndexInfo]) -> Table:
+def _changed(table: NamedTable, name: str, change: Callable[[TidbIndex], TidbIndex]) -> NamedTable:
     indexes = tuple(change(index) if index.name == name else index for index in table.info.indexes)
     return replace(table, info=replace(table.info, indexes=indexes))
 
 
-def _with_flags(info: TableInfo) -> TableInfo:
+def _with_flags(info: TidbTable) -> TidbTable:
     """The columns' flags as the indexes are; an integer primary key is none of them."""
 
-    def flagged(column: ColumnInfo) -> ColumnInfo:
+    def flagged(column: TidbColumn) -> TidbColumn:
         flag = column.type.flag & ~(UNIQUE_KEY | MULTIPLE_KEY)
         is_handle = column.name == info.pk or column.name in info.clustered
         flag = flag if is_handle else flag & ~PRIMARY_KEY
@@ -80,7 +80,7 @@ def _with_flags(info: TableInfo) -> TableInfo:
     return replace(info, columns=tuple(map(flagged, info.columns)))
 
 
-def _fill(tidb: Tidb, table: Table, index: IndexInfo) -> None:
+def _fill(tidb: Tidb, table: NamedTable, index: TidbIndex) -> None:
     with tidb.begin() as txn:
         for row in tidb.snapshot(table, txn.start_ts).values():
             handle = handle_of(table.info, row)

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from ..tidb.field_types import CHARSET, COLLATE, Json
-from ..tidb.schema import NONE, PUBLIC, DbInfo, TableInfo
+from ..tidb.schema import NONE, PUBLIC, DbInfo, TidbTable
 from .arguments import as_list, without_zeros
 
 
@@ -91,7 +91,7 @@ _SCATTERS = frozenset({JobType.CREATE_TABLE, JobType.TRUNCATE_TABLE, JobType.ADD
 
 
 @dataclass
-class Session:
+class DdlSession:
     """What a DDL job takes of the session that it is typed in.
 
     `time_zone`: a name that the system knows; for others it is UTC, and `utc_offset` the seconds east of it. "": no job
@@ -108,7 +108,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Job:
+class DdlJob:
     """A DDL job, filled in as TiDB's executor does: names in lower case, as keys that jobs wait for each other by.
 
     `db` is the database that the statement leads to, of several tables the last one's. `table_id` is the old id of a
@@ -127,11 +127,11 @@ class Job:
     start_ts: int
     state: JobState = JobState.QUEUEING
     schema_version: int = 0
-    table: TableInfo | None = None
-    tables: tuple[TableInfo, ...] = ()  # of a job that makes or renames several
+    table: TidbTable | None = None
+    tables: tuple[TidbTable, ...] = ()  # of a job that makes or renames several
     sub_jobs: tuple[tuple[JobType, Mapping[str, Any]], ...] = field(default=())  # of MULTI_SCHEMA_CHANGE
     involving: tuple[Mapping[str, Any], ...] = ()
-    session: Session = field(default_factory=Session)
+    session: DdlSession = field(default_factory=DdlSession)
     schema_state: int = NONE
     real_start_ts: int = 0
     is_shown: bool = False  # sessions use the columns or the name that it leads to

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..tidb.schema import Column, DbInfo, Table
+from ..tidb.schema import DbInfo, NamedTable, NewColumn
 from ..tidb.tidb import Tidb
 from . import columns, databases, indexes, partitions, tables
 from .running import last
 
 if TYPE_CHECKING:
-    from ..tidb.transaction import Cluster
+    from ..tidb.transaction import TidbCluster
 
 Arguments = Mapping[str, Any]
 
 
-def do_ddl(cluster: Cluster, action: str, arguments: Arguments) -> dict[str, Any]:
+def do_ddl(cluster: TidbCluster, action: str, arguments: Arguments) -> dict[str, Any]:
     """The finish ts of the DDL. Raises ValueError for an unknown or wrong request."""
     do = _ACTIONS.get(action)
     if do is None:
@@ -141,23 +141,23 @@ def _database(tidb: Tidb, name: str) -> DbInfo:
     return found
 
 
-def _table(tidb: Tidb, given: Arguments, what: str = "table") -> Table:
+def _table(tidb: Tidb, given: Arguments, what: str = "table") -> NamedTable:
     name = ".".join(_names(given, what))
     if (found := tidb.tables.get(name)) is None:
         raise ValueError(f"there is no table {name}: there are {', '.join(sorted(tidb.tables))}")
     return found
 
 
-def _partition(tidb: Tidb, given: Arguments) -> tuple[Table, str]:
+def _partition(tidb: Tidb, given: Arguments) -> tuple[NamedTable, str]:
     table, name = _table(tidb, given), str(given["partition"])
     if name not in (found := [partition.name for partition in table.info.partitions]):
         raise ValueError(f"table {table.name} has no partition {name}: it has {', '.join(found) or 'none'}")
     return table, name
 
 
-def _column(text: str, nullable: bool = False) -> Column:
+def _column(text: str, nullable: bool = False) -> NewColumn:
     """`NAME TYPE`."""
     name, _, sql = text.strip().partition(" ")
     if not sql:
         raise ValueError(f"{text!r} is no column: write NAME and TYPE, as in 'note varchar(20)'")
-    return Column(name, sql.strip(), nullable=nullable)
+    return NewColumn(name, sql.strip(), nullable=nullable)

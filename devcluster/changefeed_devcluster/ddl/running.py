@@ -14,15 +14,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import keys
-from ..tidb.schema import DDL_JOB_TABLE, NONE, PUBLIC, DbInfo, Table, TableInfo, dump
-from .jobs import Job, JobState, JobType
+from ..tidb.schema import DDL_JOB_TABLE, NONE, PUBLIC, DbInfo, NamedTable, TidbTable, dump
+from .jobs import DdlJob, JobState, JobType
 
 if TYPE_CHECKING:
     from ..tidb.tidb import Tidb
     from ..tidb.transaction import Transaction
 
 #: The definitions that sessions use from one state of a job on, the last one when it is done.
-States = Iterator[Table]
+States = Iterator[NamedTable]
 
 
 class RunningJob:
@@ -40,13 +40,13 @@ class RunningJob:
         at_once: bool = False,
         involving: Iterable[Mapping[str, Any]] = (),
     ) -> None:
-        """`table`: id and name of the one that it is about; (0, "") if none. `involving`: see `Job`."""
+        """`table`: id and name of the one that it is about; (0, "") if none. `involving`: see `DdlJob`."""
         self._tidb = tidb
         self._jobs = tidb.tables[f"mysql.{DDL_JOB_TABLE}"]
         self._before = {each.id: _shape(each) for each in tidb.tables.values()}
         self._shown_ts = 0
         (job_id,) = tidb.allocate_ids(1)
-        self._job = Job(
+        self._job = DdlJob(
             job_id, kind, db, *table, query, args or {}, tidb.now(), sub_jobs=tuple(sub_jobs),
             involving=tuple(involving), session=replace(tidb.session),
         )  # fmt: skip
@@ -55,7 +55,7 @@ class RunningJob:
             with tidb.begin() as txn:
                 self._insert(txn, self._job)
 
-    def show(self, table: Table, *others: Table, erased: Iterable[Table] = ()) -> Table:
+    def show(self, table: NamedTable, *others: NamedTable, erased: Iterable[NamedTable] = ()) -> NamedTable:
         """A state on the way: sessions use these definitions from now on; the first of them.
 
         Where they are what the job leads to, its other states are of what is on its way out.
@@ -81,7 +81,7 @@ class RunningJob:
             txn.write(keys.meta_hash("DBs", f"DB:{db.id}"), dump(db.to_json()))
             self._update(txn, self._job)
 
-    def _reached(self, tables: Iterable[Table]) -> dict[str, Any]:
+    def _reached(self, tables: Iterable[NamedTable]) -> dict[str, Any]:
         """The members of the job that say how far it is, with these definitions in force."""
         hidden = [each for table in tables for each in [table.info.state] if each != PUBLIC]
         hidden += [column.state for table in tables for column in table.info.columns if not column.is_public]
@@ -102,12 +102,12 @@ class RunningJob:
 
     def finish(
         self,
-        *stored: Table,
-        erased: Iterable[Table] = (),
-        carried: Iterable[TableInfo] = (),
+        *stored: NamedTable,
+        erased: Iterable[NamedTable] = (),
+        carried: Iterable[TidbTable] = (),
         db: DbInfo | None = None,
         erased_db: DbInfo | None = None,
-    ) -> tuple[Table, ...]:
+    ) -> tuple[NamedTable, ...]:
         """The job is done: these definitions are stored, those erased; gives the stored ones as they are then.
 
         The first of them is the job's own; `carried`: of several, in the statement's order.
@@ -136,7 +136,9 @@ class RunningJob:
         self._tidb.forget(*erased)
         return tuple(self._tidb.remember(table) for table in stored)
 
-    def _own(self, stored: Sequence[Table], several: Sequence[TableInfo], erased: Sequence[Table]) -> TableInfo | None:
+    def _own(
+        self, stored: Sequence[NamedTable], several: Sequence[TidbTable], erased: Sequence[NamedTable]
+    ) -> TidbTable | None:
         """The definition that the job carries as its own; a dropped table's too."""
         if several:
             return several[-1] if self._job.type is JobType.RENAME_TABLES else None
@@ -144,7 +146,7 @@ class RunningJob:
             return erased[0].info.of_state(NONE)
         return stored[0].info if stored else None
 
-    def roll_back(self, table: Table) -> Table:
+    def roll_back(self, table: NamedTable) -> NamedTable:
         """The job fails: `table` is as it was before."""
         with self._tidb.begin() as txn:
             rolling = replace(self._job, state=JobState.ROLLING_BACK, schema_version=_next_version(txn))
@@ -157,12 +159,12 @@ class RunningJob:
         self._into_history(failed)
         return self._tidb.remember(restored)
 
-    def _into_history(self, job: Job) -> None:
+    def _into_history(self, job: DdlJob) -> None:
         with self._tidb.begin() as txn:
             txn.delete(self._jobs, job.id)
             txn.write(keys.meta_hash("DDLJobHistory", keys.encode_uint(job.id)), dump(job.to_json()))
 
-    def _insert(self, txn: Transaction, job: Job) -> None:
+    def _insert(self, txn: Transaction, job: DdlJob) -> None:
         txn.insert(
             self._jobs,
             {
@@ -171,32 +173,34 @@ class RunningJob:
             },
         )  # fmt: skip
 
-    def _update(self, txn: Transaction, job: Job) -> None:
+    def _update(self, txn: Transaction, job: DdlJob) -> None:
         txn.update(self._jobs, {"job_id": job.id, "job_meta": dump(job.to_json()), "processing": 1})
 
 
-def about(tidb: Tidb, kind: JobType, table: Table, query: str, args: Mapping[str, Any] | None = None) -> RunningJob:
+def about(
+    tidb: Tidb, kind: JobType, table: NamedTable, query: str, args: Mapping[str, Any] | None = None
+) -> RunningJob:
     """A job about one table that exists."""
     return RunningJob(tidb, kind, table.db, (table.id, table.info.name), query, args)
 
 
-def last(states: States) -> Table:
+def last(states: States) -> NamedTable:
     """Runs a job to its end; the table as it is then."""
     *_, table = states
     return table
 
 
-def sql(table: Table) -> str:
+def sql(table: NamedTable) -> str:
     return f"`{table.db.name}`.`{table.info.name}`"
 
 
-def _shape(table: Table) -> tuple[Any, ...]:
+def _shape(table: NamedTable) -> tuple[Any, ...]:
     """What sessions see of it by name."""
     columns = [(column.id, column.name) for column in table.info.public]
     return table.db.id, table.info.name, columns
 
 
-def involving(*tables: Table, shared: Iterable[Table] = ()) -> list[dict[str, Any]]:
+def involving(*tables: NamedTable, shared: Iterable[NamedTable] = ()) -> list[dict[str, Any]]:
     """What a job waits for, as it names that: in lower case. `shared`: what it only reads."""
     return [
         {
@@ -213,11 +217,11 @@ def involving_database(name: str) -> list[dict[str, Any]]:
     return [{"database": name.lower(), "table": "*"}]
 
 
-def _table_key(table: Table) -> bytes:
+def _table_key(table: NamedTable) -> bytes:
     return keys.meta_hash(f"DB:{table.db.id}", f"Table:{table.id}")
 
 
-def put_table(txn: Transaction, table: Table) -> Table:
+def put_table(txn: Transaction, table: NamedTable) -> NamedTable:
     stored = replace(table, info=replace(table.info, update_ts=txn.start_ts))
     txn.write(_table_key(table), dump(stored.info.to_json()))
     return stored
@@ -230,5 +234,5 @@ def _next_version(txn: Transaction) -> int:
     return version
 
 
-def _put_diff(txn: Transaction, job: Job) -> None:
+def _put_diff(txn: Transaction, job: DdlJob) -> None:
     txn.write(keys.meta_string(f"Diff:{job.schema_version}"), dump(job.diff()))

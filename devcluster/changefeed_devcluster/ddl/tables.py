@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import keys
-from ..tidb.partitions import Partition, partitions_sql
+from ..tidb.partitions import TidbPartition, partitions_sql
 from ..tidb.schema import (
     DELETE_ONLY,
     WRITE_ONLY,
-    Column,
     DbInfo,
+    NamedTable,
+    NewColumn,
     PrimaryKey,
-    Table,
-    TableInfo,
+    TidbTable,
     ci_str,
     create_table_sql,
     full_name,
@@ -35,14 +35,14 @@ class NewTable:
     """A table to be made, as CREATE TABLE says it. `pk`: a column or several, clustered; None: `_tidb_rowid`."""
 
     name: str
-    columns: Sequence[Column]
+    columns: Sequence[NewColumn]
     pk: PrimaryKey = "id"
     partitions: Partitions | None = None
 
 
 def create_table(
     tidb: Tidb, db: str, new: NewTable, regions: int = 1, handles: int = 1000, at_once: bool = False
-) -> Table:
+) -> NamedTable:
     """In a database that exists, split into `regions` so that the handles 1..handles fall evenly.
 
     Raises ValueError if the table can't be made; only one with an int handle has more than one region.
@@ -59,7 +59,7 @@ def create_table(
     return table
 
 
-def create_tables(tidb: Tidb, db: str, several: Sequence[NewTable]) -> tuple[Table, ...]:
+def create_tables(tidb: Tidb, db: str, several: Sequence[NewTable]) -> tuple[NamedTable, ...]:
     """In one job, as a restore or the fast way makes them."""
     made = [_made(tidb, db, new) for new in several]
     tables = [table for table, _ in made]
@@ -69,19 +69,19 @@ def create_tables(tidb: Tidb, db: str, several: Sequence[NewTable]) -> tuple[Tab
     return job.finish(*tables, carried=[table.info for table in tables])
 
 
-def create_like(tidb: Tidb, table: Table, name: str) -> Table:
+def create_like(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
     """Another table without partitions, with the same columns under the same ids."""
     (id_,) = tidb.new_physical_ids(1)
     info = replace(table.info, id=id_, name=_free(tidb, table.db.name, name), partitions=())
     query = f"CREATE TABLE `{table.db.name}`.`{name}` LIKE {sql(table)}"
     args = {"table_info": info.to_json(), "fk_check": True}
-    made = Table(table.db, info)
+    made = NamedTable(table.db, info)
     waits = involving(made, shared=[table])
     job = RunningJob(tidb, JobType.CREATE_TABLE, table.db, (id_, name), query, args, involving=waits)
     return job.finish(made)[0]
 
 
-def _made(tidb: Tidb, db: str, new: NewTable) -> tuple[Table, str]:
+def _made(tidb: Tidb, db: str, new: NewTable) -> tuple[NamedTable, str]:
     _free(tidb, db, new.name)
     if db not in tidb.databases:
         raise ValueError(f"there is no database {db}: create it first")
@@ -91,28 +91,28 @@ def _made(tidb: Tidb, db: str, new: NewTable) -> tuple[Table, str]:
     if new.partitions:
         info = replace(info, partitions=new_partitions(tidb, new.partitions))
         query += f" {partitions_sql(info.pk or '', info.partitions)}"
-    return Table(tidb.databases[db], info), query
+    return NamedTable(tidb.databases[db], info), query
 
 
-def new_partitions(tidb: Tidb, given: Partitions) -> tuple[Partition, ...]:
+def new_partitions(tidb: Tidb, given: Partitions) -> tuple[TidbPartition, ...]:
     ids = tidb.new_physical_ids(len(given))
-    return tuple(Partition(id_, *each) for id_, each in zip(ids, given.items(), strict=True))
+    return tuple(TidbPartition(id_, *each) for id_, each in zip(ids, given.items(), strict=True))
 
 
-def drop_table(tidb: Tidb, table: Table) -> None:
+def drop_table(tidb: Tidb, table: NamedTable) -> None:
     """Takes the table out of the catalog; its rows stay in the store, without an event, as in TiKV before GC."""
     named = [{"Schema": ci_str(table.db.name), "Name": ci_str(table.info.name)}]
     args = {"identifiers": named, "fk_check": True, "old_partition_ids": [each.id for each in table.info.partitions]}
     _dropped(about(tidb, JobType.DROP_TABLE, table, f"DROP TABLE {sql(table)}", args), table)
 
 
-def _dropped(job: RunningJob, table: Table) -> None:
+def _dropped(job: RunningJob, table: NamedTable) -> None:
     for state in (WRITE_ONLY, DELETE_ONLY):
         job.show(replace(table, info=table.info.of_state(state)))
     job.finish(erased=[table])
 
 
-def recover_table(tidb: Tidb, table: Table, name: str) -> Table:
+def recover_table(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
     """A table that was dropped, under its old id with its old rows."""
     recovered = replace(table, info=replace(table.info, name=_free(tidb, table.db.name, name)))
     query = f"FLASHBACK TABLE `{table.info.name}` TO `{name}`"
@@ -122,7 +122,7 @@ def recover_table(tidb: Tidb, table: Table, name: str) -> Table:
     return recovered
 
 
-def truncate_table(tidb: Tidb, table: Table) -> Table:
+def truncate_table(tidb: Tidb, table: NamedTable) -> NamedTable:
     """The same table under a new id, empty."""
     (id_,) = tidb.new_physical_ids(1)
     old = table.info.partitions
@@ -139,10 +139,10 @@ def truncate_table(tidb: Tidb, table: Table) -> Table:
     return after
 
 
-def rename_table(tidb: Tidb, table: Table, db: DbInfo, name: str) -> Table:
+def rename_table(tidb: Tidb, table: NamedTable, db: DbInfo, name: str) -> NamedTable:
     """Into another database, or the same one."""
     _free(tidb, db.name, name)
-    after = Table(db, replace(table.info, name=name))
+    after = NamedTable(db, replace(table.info, name=name))
     args = {"old_schema_id": table.db.id, "old_schema_name": ci_str(table.db.name), "new_table_name": ci_str(name)}
     query = f"RENAME TABLE {sql(table)} TO {sql(after)}"
     # The job's database is the new one, its table the old one. Sessions use the new name before it is done.
@@ -153,9 +153,9 @@ def rename_table(tidb: Tidb, table: Table, db: DbInfo, name: str) -> Table:
     return after
 
 
-def swap_tables(tidb: Tidb, one: Table, other: Table) -> tuple[Table, Table]:
+def swap_tables(tidb: Tidb, one: NamedTable, other: NamedTable) -> tuple[NamedTable, NamedTable]:
     """Each gets the other's name, in one statement with a name in between."""
-    between = Table(one.db, replace(one.info, name=f"{one.info.name}_between"))
+    between = NamedTable(one.db, replace(one.info, name=f"{one.info.name}_between"))
     steps = [(one, between), (other, _named(other, one)), (between, _named(one, other))]
     infos = [
         {
@@ -173,8 +173,8 @@ def swap_tables(tidb: Tidb, one: Table, other: Table) -> tuple[Table, Table]:
     return after, before
 
 
-def _named(table: Table, as_: Table) -> Table:
-    return Table(as_.db, replace(table.info, name=as_.info.name))
+def _named(table: NamedTable, as_: NamedTable) -> NamedTable:
+    return NamedTable(as_.db, replace(table.info, name=as_.info.name))
 
 
 def _free(tidb: Tidb, db: str, name: str) -> str:
@@ -186,7 +186,7 @@ def _free(tidb: Tidb, db: str, name: str) -> str:
 # --- what has no rows ---
 
 
-def create_view(tidb: Tidb, name: str, of: Table, replaced: Table | None = None) -> Table:
+def create_view(tidb: Tidb, name: str, of: NamedTable, replaced: NamedTable | None = None) -> NamedTable:
     """The view `name` of a table's columns, in its database; in the place of one that is there."""
     (id_,) = tidb.new_physical_ids(1)
     columns = tuple(replace(column, offset=n) for n, column in enumerate(of.info.public))
@@ -195,33 +195,33 @@ def create_view(tidb: Tidb, name: str, of: Table, replaced: Table | None = None)
         "view_algorithm": 0, "view_definer": {"Username": "root", "Hostname": "%"}, "view_security": 0,
         "view_select": select, "view_checkoption": 1, "view_cols": [ci_str(column.name) for column in columns],
     }  # fmt: skip
-    info = TableInfo(id_, name, columns, max_column_id=len(columns), attributes={"view": view})
+    info = TidbTable(id_, name, columns, max_column_id=len(columns), attributes={"view": view})
     args = {
         "table_info": info.to_json(), "on_exist_replace": replaced is not None,
         "old_view_tbl_id": replaced.id if replaced else 0,
     }  # fmt: skip
     query = f"CREATE{' OR REPLACE' if replaced else ''} VIEW `{of.db.name}`.`{name}` AS {select}"
     job = RunningJob(tidb, JobType.CREATE_VIEW, of.db, (id_, name), query, args)
-    (made,) = job.finish(Table(of.db, info), erased=[replaced] if replaced else [])
+    (made,) = job.finish(NamedTable(of.db, info), erased=[replaced] if replaced else [])
     return made
 
 
-def drop_view(tidb: Tidb, view: Table) -> None:
+def drop_view(tidb: Tidb, view: NamedTable) -> None:
     _dropped(about(tidb, JobType.DROP_VIEW, view, f"DROP VIEW {sql(view)}"), view)
 
 
-def create_sequence(tidb: Tidb, db: DbInfo, name: str) -> Table:
+def create_sequence(tidb: Tidb, db: DbInfo, name: str) -> NamedTable:
     (id_,) = tidb.new_physical_ids(1)
     sequence: dict[str, Any] = {
         "sequence_start": 1, "sequence_cache": True, "sequence_cycle": False, "sequence_min_value": 1,
         "sequence_max_value": 9223372036854775806, "sequence_increment": 1, "sequence_cache_value": 1000,
         "sequence_comment": "",
     }  # fmt: skip
-    info = TableInfo(id_, _free(tidb, db.name, name), (), attributes={"sequence": sequence})
+    info = TidbTable(id_, _free(tidb, db.name, name), (), attributes={"sequence": sequence})
     query = f"CREATE SEQUENCE `{db.name}`.`{name}`"
-    (made,) = RunningJob(tidb, JobType.CREATE_SEQUENCE, db, (id_, name), query).finish(Table(db, info))
+    (made,) = RunningJob(tidb, JobType.CREATE_SEQUENCE, db, (id_, name), query).finish(NamedTable(db, info))
     return made
 
 
-def drop_sequence(tidb: Tidb, sequence: Table) -> None:
+def drop_sequence(tidb: Tidb, sequence: NamedTable) -> None:
     _dropped(about(tidb, JobType.DROP_SEQUENCE, sequence, f"DROP SEQUENCE {sql(sequence)}"), sequence)

@@ -17,7 +17,7 @@ INTERVAL_S = 60.0
 _SPREAD = 0.618
 
 
-class _Silent(NamedTuple):
+class _QuietRegion(NamedTuple):
     leader_store: int
     version: int
     until: float
@@ -28,13 +28,13 @@ class Heartbeats:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._silent: dict[int, _Silent] = {}
+        self._silent: dict[int, _QuietRegion] = {}
 
     def forget(self, regions: Iterable[Region], interval_s: float = INTERVAL_S) -> None:
         """PD starts again: of these regions it hears one after the other, of the last one after the interval."""
         now = self._clock()
         self._silent = {
-            region.id: _Silent(region.leader_store, region.version, now + interval_s * (region.id * _SPREAD % 1))
+            region.id: _QuietRegion(region.leader_store, region.version, now + interval_s * (region.id * _SPREAD % 1))
             for region in regions
         }
 

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from .heartbeats import Heartbeats
 from .oracle import LOGICAL_BITS, Oracle
 from .regions import Region, Regions
-from .safepoints import GC_WORKER, NEVER, Hold, SafePoints
+from .safepoints import GC_WORKER, NEVER, SafePoints, ServiceSafePoint
 
 VERSION = "8.5.3"
 _POLL_S = 0.003
@@ -26,7 +26,7 @@ _POLL_S = 0.003
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class _Request(Protocol):
+class _RequestWithHeader(Protocol):
     @property
     def header(self) -> pdpb.RequestHeader: ...
 
@@ -90,8 +90,10 @@ class PlacementDriver:
             methods[name] = _unary(self._checked(behaviour), request)
         return grpc.method_handlers_generic_handler("pdpb.PD", methods)
 
-    def _checked(self, behaviour: Callable[[Any], Message]) -> Callable[[_Request, Context], Awaitable[Message]]:
-        async def call(request: _Request, context: Context) -> Message:
+    def _checked(
+        self, behaviour: Callable[[Any], Message]
+    ) -> Callable[[_RequestWithHeader, Context], Awaitable[Message]]:
+        async def call(request: _RequestWithHeader, context: Context) -> Message:
             await self._thaw()
             await self._check_cluster(request, context)
             try:
@@ -112,7 +114,7 @@ class PlacementDriver:
         while self._is_frozen():  # noqa: ASYNC110 - any thread ends it
             await asyncio.sleep(_POLL_S)
 
-    async def _check_cluster(self, request: _Request, context: Context) -> None:
+    async def _check_cluster(self, request: _RequestWithHeader, context: Context) -> None:
         got = request.header.cluster_id
         if got != self.cluster_id:
             await context.abort(
@@ -309,13 +311,13 @@ class PlacementDriver:
             raise ValueError(f"ErrGCSafePointExceedsTxnSafePoint: {why}")
 
 
-def _barrier(hold: Hold, now: int) -> pdpb.GCBarrierInfo:
+def _barrier(hold: ServiceSafePoint, now: int) -> pdpb.GCBarrierInfo:
     return pdpb.GCBarrierInfo(
         barrier_id=hold.service_id.decode(), barrier_ts=hold.safe_point, ttl_seconds=_ttl(hold, now)
     )
 
 
-def _ttl(hold: Hold, now: int) -> int:
+def _ttl(hold: ServiceSafePoint, now: int) -> int:
     return NEVER if hold.expires_at == NEVER else max(hold.expires_at - now, 0)
 
 

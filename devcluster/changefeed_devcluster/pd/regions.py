@@ -21,7 +21,7 @@ from changefeed.wire import metapb_pb2 as metapb
 from changefeed.wire import pdpb_pb2 as pdpb
 
 from ..codec import decode_bound, encode_bound
-from ..journal import Journal, Record
+from ..journal import Journal, JournalRecord
 
 ELECTION_S = 9.0
 """From a store's end to the moment that PD knows the new leaders of its regions."""
@@ -153,7 +153,7 @@ class Regions:
         with self._lock:
             self._last_id += count
             if self._journal:
-                self._journal.append(Record.IDS, pdpb.AllocIDResponse(id=self._last_id))
+                self._journal.append(JournalRecord.IDS, pdpb.AllocIDResponse(id=self._last_id))
             return self._last_id
 
     def split(self, key: bytes) -> tuple[Region, Region]:
@@ -261,7 +261,7 @@ class Regions:
     def _record(self) -> None:
         if self._journal:
             layout = [pdpb.Region(region=region.message, leader=region.leader) for region in self._ordered]
-            self._journal.append(Record.REGIONS, pdpb.ScanRegionsResponse(regions=layout))
+            self._journal.append(JournalRecord.REGIONS, pdpb.ScanRegionsResponse(regions=layout))
 
 
 def _from_message(region: metapb.Region, leader_store: int) -> Region:

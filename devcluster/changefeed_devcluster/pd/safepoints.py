@@ -18,7 +18,7 @@ GC_WORKER = b"gc_worker"
 NEVER = (1 << 63) - 1
 
 
-class Hold(NamedTuple):
+class ServiceSafePoint(NamedTuple):
     """A service's safepoint, alive until the unix second `expires_at` has passed."""
 
     service_id: bytes
@@ -35,16 +35,16 @@ class SafePoints:
     knows_barriers = True
 
     def __init__(
-        self, save: Callable[[Hold], None] | None = None, collect: Callable[[int], None] | None = None
+        self, save: Callable[[ServiceSafePoint], None] | None = None, collect: Callable[[int], None] | None = None
     ) -> None:
         self.gc_safe_point = 0
         self._save = save
         self._collect = collect
-        self._holds = {GC_WORKER: Hold(GC_WORKER, NEVER, 0)}
+        self._holds = {GC_WORKER: ServiceSafePoint(GC_WORKER, NEVER, 0)}
 
     # --- holds ---
 
-    def update(self, service_id: bytes, ttl: int, safe_point: int, now: int) -> Hold:
+    def update(self, service_id: bytes, ttl: int, safe_point: int, now: int) -> ServiceSafePoint:
         """Sets (ttl > 0) or removes a hold; gives the transaction safepoint, the GC worker what has stopped it.
 
         A safepoint below the transaction safepoint is refused: what comes back is then above what was asked for.
@@ -55,7 +55,7 @@ class SafePoints:
         elif service_id == GC_WORKER:
             return self.advance_transactions(safe_point, now)
         elif safe_point >= self.transaction_safe_point:
-            self._keep(Hold(service_id, min(now + ttl, NEVER), safe_point))
+            self._keep(ServiceSafePoint(service_id, min(now + ttl, NEVER), safe_point))
         return self._holds[GC_WORKER]
 
     @property
@@ -63,7 +63,7 @@ class SafePoints:
         """No transaction may begin below it."""
         return self._holds[GC_WORKER].safe_point
 
-    def advance_transactions(self, target: int, now: int) -> Hold:
+    def advance_transactions(self, target: int, now: int) -> ServiceSafePoint:
         """Moves the transaction safepoint up to `target`, or to the lowest barrier below it, which is then given.
 
         Barriers that have expired are forgotten. Raises ValueError for one that lies back.
@@ -75,10 +75,10 @@ class SafePoints:
         barriers = [hold for hold in self._holds.values() if hold.service_id != GC_WORKER]
         for hold in barriers:
             if hold.expires_at < now:
-                self._keep(Hold(hold.service_id, 0, 0))
+                self._keep(ServiceSafePoint(hold.service_id, 0, 0))
         blockers = [hold for hold in barriers if hold.expires_at >= now and hold.safe_point < target]
         blocker = min(blockers, key=lambda hold: (hold.safe_point, hold.service_id), default=None)
-        reached = Hold(GC_WORKER, NEVER, blocker.safe_point if blocker else target)
+        reached = ServiceSafePoint(GC_WORKER, NEVER, blocker.safe_point if blocker else target)
         self._keep(reached)
         return blocker or reached
 
@@ -88,14 +88,14 @@ class SafePoints:
             self.advance_transactions(target, now)
         return min(target, self.transaction_safe_point)
 
-    def remove(self, service_id: bytes) -> Hold | None:
+    def remove(self, service_id: bytes) -> ServiceSafePoint | None:
         """Ends a hold, the GC worker's never; gives what it was."""
         hold = None if service_id == GC_WORKER else self._holds.get(service_id)
         if hold is not None:
-            self._keep(Hold(service_id, 0, 0))
+            self._keep(ServiceSafePoint(service_id, 0, 0))
         return hold
 
-    def set_barrier(self, service_id: bytes, ttl: int, safe_point: int, now: int) -> Hold:
+    def set_barrier(self, service_id: bytes, ttl: int, safe_point: int, now: int) -> ServiceSafePoint:
         """As `update`, but a barrier below the transaction safepoint, or a wrong one, raises ValueError."""
         if ttl <= 0 or not service_id or service_id == GC_WORKER:
             raise ValueError(f"a GC barrier needs a name of its own and a ttl above 0: {service_id!r}, {ttl}")
@@ -106,18 +106,18 @@ class SafePoints:
         self.update(service_id, ttl, safe_point, now)
         return self._holds[service_id]
 
-    def lowest(self, now: int) -> Hold:
+    def lowest(self, now: int) -> ServiceSafePoint:
         """The lowest living hold; the GC worker's never expires."""
         return min(
             (hold for hold in self._holds.values() if hold.expires_at >= now),
             key=lambda hold: (hold.safe_point, hold.service_id),
         )
 
-    def living(self, now: int) -> list[Hold]:
+    def living(self, now: int) -> list[ServiceSafePoint]:
         return sorted(hold for hold in self._holds.values() if hold.expires_at >= now)
 
     @property
-    def barriers(self) -> list[Hold]:
+    def barriers(self) -> list[ServiceSafePoint]:
         """All that are known: an expired one until the transaction safepoint moves the next time."""
         return sorted(hold for hold in self._holds.values() if hold.service_id != GC_WORKER)
 
@@ -132,14 +132,14 @@ class SafePoints:
 
     # --- replay ---
 
-    def restore(self, hold: Hold) -> None:
+    def restore(self, hold: ServiceSafePoint) -> None:
         """Sets a journaled hold."""
         if hold.expires_at:
             self._holds[hold.service_id] = hold
         else:
             self._holds.pop(hold.service_id, None)
 
-    def _keep(self, hold: Hold) -> None:
+    def _keep(self, hold: ServiceSafePoint) -> None:
         self.restore(hold)
         if self._save:
             self._save(hold)
@@ -150,7 +150,7 @@ class ServiceSafePoints(SafePoints):
 
     knows_barriers = False
 
-    def update(self, service_id: bytes, ttl: int, safe_point: int, now: int) -> Hold:
+    def update(self, service_id: bytes, ttl: int, safe_point: int, now: int) -> ServiceSafePoint:
         """Sets (ttl > 0) or removes a hold; gives the lowest living one after it.
 
         A safepoint below the lowest living one is refused: what comes back is then above what was asked for.
@@ -158,7 +158,7 @@ class ServiceSafePoints(SafePoints):
         if ttl <= 0:
             self.remove(service_id)
         elif safe_point >= self.lowest(now).safe_point:
-            self._keep(Hold(service_id, min(now + ttl, NEVER), safe_point))
+            self._keep(ServiceSafePoint(service_id, min(now + ttl, NEVER), safe_point))
         return self.lowest(now)
 
     def may_collect(self, target: int, now: int) -> int:

@@ -16,12 +16,12 @@ from ..pd.regions import Region, Regions
 from ..watermark.safe_ts import SafeTs
 from .contexts import OutOfRegion, RegionMismatch, clip, find_region, whole
 from .key_errors import key_error, lock_info, locked_errors
-from .mvcc import View
+from .mvcc import LockView
 from .store import MvccStore
-from .txn import AlreadyCommitted, Assertion, Check, KeyIsLocked, Lock, Mutation, Op, TxnError
+from .txn import AlreadyCommitted, Assertion, KeyIsLocked, Lock, Mutation, Op, PessimisticCheck, TxnError
 
 
-class Calls:
+class StoreCalls:
     """The calls of one store, whose arguments are right (`requests.py`)."""
 
     def __init__(self, store_id: int, store: MvccStore, regions: Regions, safe_ts: SafeTs) -> None:
@@ -78,10 +78,10 @@ class Calls:
         any_peer = context.stale_read or context.replica_read
         return find_region(self._regions, self._store_id, context, keys, any_peer)
 
-    def _view(self, context: kvrpcpb.Context, region: Region, ts: int, start: bytes, end: bytes) -> View:
+    def _view(self, context: kvrpcpb.Context, region: Region, ts: int, start: bytes, end: bytes) -> LockView:
         if context.stale_read:
             return self._safe_ts.view(region, self._store_id, ts, start, end)
-        return View(context.resolved_locks, context.committed_locks, context.isolation_level == kvrpcpb.RC)
+        return LockView(context.resolved_locks, context.committed_locks, context.isolation_level == kvrpcpb.RC)
 
     def _get(self, request: kvrpcpb.GetRequest) -> Message:
         region = self._readable(request.context)
@@ -157,7 +157,7 @@ class Calls:
         self._region(request.context, *(mutation.key for mutation in request.mutations))
         asserts = request.assertion_level != kvrpcpb.Off
         self._store.flush(
-            [_mutation(mutation, Check.SKIP, asserts) for mutation in request.mutations],
+            [_mutation(mutation, PessimisticCheck.SKIP, asserts) for mutation in request.mutations],
             request.primary_key,
             request.start_ts,
             request.generation,
@@ -277,11 +277,12 @@ def _mutations(request: kvrpcpb.PrewriteRequest) -> list[Mutation]:
     checks = request.pessimistic_actions or [kvrpcpb.PrewriteRequest.SKIP_PESSIMISTIC_CHECK] * len(request.mutations)
     asserts = request.assertion_level != kvrpcpb.Off
     return [
-        _mutation(mutation, Check(check), asserts) for mutation, check in zip(request.mutations, checks, strict=True)
+        _mutation(mutation, PessimisticCheck(check), asserts)
+        for mutation, check in zip(request.mutations, checks, strict=True)
     ]
 
 
-def _mutation(mutation: kvrpcpb.Mutation, check: Check, asserts: bool) -> Mutation:
+def _mutation(mutation: kvrpcpb.Mutation, check: PessimisticCheck, asserts: bool) -> Mutation:
     assertion = Assertion(mutation.assertion) if asserts else Assertion.NONE
     return Mutation(Op(mutation.op), mutation.key, mutation.value, check, assertion)
 

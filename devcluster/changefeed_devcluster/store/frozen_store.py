@@ -11,7 +11,7 @@ from itertools import islice
 
 from ..frozen import FrozenHistory
 from ..journal import Journal
-from .mvcc import SNAPSHOT, View
+from .mvcc import SNAPSHOT, LockView
 from .store import MvccStore
 from .txn import Lock
 
@@ -25,7 +25,7 @@ class FrozenStore(MvccStore):
         super().__init__(journal)
         self._frozen = frozen
 
-    def get(self, key: bytes, ts: int, view: View = SNAPSHOT) -> bytes | None:
+    def get(self, key: bytes, ts: int, view: LockView = SNAPSHOT) -> bytes | None:
         found = super().get(key, ts, view)
         if found is None:
             found = next((value for _, value in self._frozen.rows(key, key + b"\0", ts)), None)
@@ -38,7 +38,7 @@ class FrozenStore(MvccStore):
         ts: int,
         limit: int | None = None,
         reverse: bool = False,
-        view: View = SNAPSHOT,
+        view: LockView = SNAPSHOT,
     ) -> list[tuple[bytes, bytes | Lock]]:
         stored = super().read_range(start, end, ts, limit, reverse, view)
         at_once = min(limit or _AT_ONCE, _AT_ONCE)

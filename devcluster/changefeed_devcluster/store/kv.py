@@ -9,7 +9,7 @@ import grpc
 from google.protobuf.message import Message
 
 from ..pd.oracle import Oracle, compose
-from .calls import Calls, message_class
+from .calls import StoreCalls, message_class
 from .requests import wrong_argument
 from .scheduler import Scheduler
 
@@ -22,7 +22,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Tikv:
     """The service of one store."""
 
-    def __init__(self, cluster_id: int, oracle: Oracle, calls: Calls, scheduler: Scheduler) -> None:
+    def __init__(self, cluster_id: int, oracle: Oracle, calls: StoreCalls, scheduler: Scheduler) -> None:
         self._cluster_id = cluster_id
         self._oracle = oracle
         self._calls = calls

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 
 from changefeed.wire import kvrpcpb_pb2 as kvrpcpb
 
-from ..journal import Journal, Record
+from ..journal import Journal, JournalRecord
 from .mvcc import Mvcc
-from .txn import FLUSHED_SIZE, MAX_TS, SHORT_VALUE, Change, Kind, Lock, Op, RowChange, Version
+from .txn import FLUSHED_SIZE, MAX_TS, SHORT_VALUE, ChangeKind, Lock, Op, RowChange, StoreChange, WriteRecord
 
 _MESSAGE_OP = {Op.PUT: kvrpcpb.Put, Op.DELETE: kvrpcpb.Del, Op.LOCK: kvrpcpb.Lock}
 
 
-class Ledger:
+class WriteLedger:
     """Call it inside the store's lock. `seq` numbers the changes that made versions."""
 
     def __init__(self, mvcc: Mvcc, journal: Journal | None) -> None:
         self.seq = 0
-        self.observers: list[Callable[[Change], None]] = []
+        self.observers: list[Callable[[StoreChange], None]] = []
         self._mvcc = mvcc
         self._journal = journal
 
@@ -35,7 +35,7 @@ class Ledger:
         first = locks[0]
         if self._journal and first.generation:
             self._journal.append(
-                Record.FLUSH,
+                JournalRecord.FLUSH,
                 kvrpcpb.FlushRequest(
                     mutations=[_mutation(lock.op, lock.key, lock.value) for lock in locks],
                     primary_key=first.primary,
@@ -48,7 +48,7 @@ class Ledger:
             )
         elif self._journal:
             self._journal.append(
-                Record.PREWRITE,
+                JournalRecord.PREWRITE,
                 kvrpcpb.PrewriteRequest(
                     mutations=[_mutation(lock.op, lock.key, lock.value) for lock in locks],
                     primary_lock=first.primary,
@@ -65,7 +65,7 @@ class Ledger:
         for lock in locks:
             self._mvcc.locks[lock.key] = lock
         rows = [RowChange(lock.key, lock.op, lock.value, lock.old_value) for lock in locks if lock.writes]
-        self._report(Kind.PREWRITE, first.start_ts, 0, first.txn_source, rows, first.large_primary)
+        self._report(ChangeKind.PREWRITE, first.start_ts, 0, first.txn_source, rows, first.large_primary)
 
     def rewrite(self, lock: Lock) -> None:
         """Tells of a lock that has got another ttl or min_commit_ts: its row comes once more if the lock has its value.
@@ -74,7 +74,7 @@ class Ledger:
         """
         if lock.writes and len(lock.value) <= SHORT_VALUE:
             rows = [RowChange(lock.key, lock.op, lock.value, lock.old_value)]
-            self._report(Kind.PREWRITE, lock.start_ts, 0, lock.txn_source, rows, lock.large_primary)
+            self._report(ChangeKind.PREWRITE, lock.start_ts, 0, lock.txn_source, rows, lock.large_primary)
 
     def commit(self, locks: Sequence[Lock], commit_ts: int) -> None:
         """Turns locks of one transaction, none of them pessimistic, into versions."""
@@ -82,18 +82,18 @@ class Ledger:
         if self._journal:
             keys = [lock.key for lock in locks]
             self._journal.append(
-                Record.COMMIT,
+                JournalRecord.COMMIT,
                 kvrpcpb.CommitRequest(start_version=first.start_ts, keys=keys, commit_version=commit_ts),
             )
         self._write_commit(locks, commit_ts)
         rows = [RowChange(lock.key, lock.op, lock.short_value) for lock in locks]
-        self._report(Kind.COMMIT, first.start_ts, commit_ts, first.txn_source, rows)
+        self._report(ChangeKind.COMMIT, first.start_ts, commit_ts, first.txn_source, rows)
 
     def one_pc(self, rows: Sequence[RowChange], start_ts: int, commit_ts: int, txn_source: int) -> None:
         """Makes versions, in place of pessimistic locks if there are any."""
         if self._journal:
             self._journal.append(
-                Record.ONE_PC,
+                JournalRecord.ONE_PC,
                 kvrpcpb.PrewriteRequest(
                     mutations=[_mutation(row.op, row.key, row.value) for row in rows],
                     start_version=start_ts,
@@ -102,7 +102,7 @@ class Ledger:
                 ),
             )
         self._write_one_pc(rows, start_ts, commit_ts, txn_source)
-        self._report(Kind.ONE_PC, start_ts, commit_ts, txn_source, list(rows))
+        self._report(ChangeKind.ONE_PC, start_ts, commit_ts, txn_source, list(rows))
 
     def rollback(self, keys: Sequence[bytes], start_ts: int, protects: bool = False) -> None:
         """Removes the transaction's locks on keys, and leaves a rollback record on each.
@@ -110,8 +110,10 @@ class Ledger:
         That of a primary key, or of a key of a large transaction, is a protected one; without a lock, if `protects`.
         """
         if self._journal:
-            self._journal.append(Record.ROLLBACK, kvrpcpb.BatchRollbackRequest(start_version=start_ts, keys=keys))
-        self._report(Kind.ROLLBACK, start_ts, 0, 0, self._write_rollback(keys, start_ts, protects))
+            self._journal.append(
+                JournalRecord.ROLLBACK, kvrpcpb.BatchRollbackRequest(start_version=start_ts, keys=keys)
+            )
+        self._report(ChangeKind.ROLLBACK, start_ts, 0, 0, self._write_rollback(keys, start_ts, protects))
 
     def lock(self, lock: Lock) -> None:
         """Sets a pessimistic lock: nobody is told."""
@@ -122,21 +124,21 @@ class Ledger:
         for lock in locks:
             del self._mvcc.locks[lock.key]
 
-    def replay(self, kind: Record, body: bytes) -> int:
+    def replay(self, kind: JournalRecord, body: bytes) -> int:
         """Applies a journaled change again, unchecked and unreported; gives the highest ts in it."""
-        if kind is Record.COMMIT:
+        if kind is JournalRecord.COMMIT:
             commit = kvrpcpb.CommitRequest.FromString(body)
             self._write_commit([self._mvcc.locks[key] for key in commit.keys], commit.commit_version)
             return commit.commit_version
-        if kind is Record.ROLLBACK:
+        if kind is JournalRecord.ROLLBACK:
             rollback = kvrpcpb.BatchRollbackRequest.FromString(body)
             self._write_rollback(rollback.keys, rollback.start_version)
             return rollback.start_version
-        if kind is Record.FLUSH:
+        if kind is JournalRecord.FLUSH:
             return self._flush_again(kvrpcpb.FlushRequest.FromString(body))
         request = kvrpcpb.PrewriteRequest.FromString(body)
         rows = [RowChange(m.key, Op(m.op), m.value, self._mvcc.value_at(m.key, MAX_TS)) for m in request.mutations]
-        if kind is Record.ONE_PC:
+        if kind is JournalRecord.ONE_PC:
             self._write_one_pc(rows, request.start_version, request.min_commit_ts, request.context.txn_source)
             return request.min_commit_ts
         for row in rows:
@@ -165,7 +167,7 @@ class Ledger:
         self.seq += 1
         for lock in locks:
             del self._mvcc.locks[lock.key]
-            version = Version(commit_ts, lock.start_ts, lock.op, lock.value, lock.txn_source, self.seq)
+            version = WriteRecord(commit_ts, lock.start_ts, lock.op, lock.value, lock.txn_source, self.seq)
             self._mvcc.append(lock.key, version)
 
     def _write_one_pc(self, rows: Iterable[RowChange], start_ts: int, commit_ts: int, txn_source: int) -> None:
@@ -173,7 +175,7 @@ class Ledger:
         for key, op, value, _ in rows:
             if self._mvcc.locks and self._mvcc.own_lock(key, start_ts) is not None:
                 del self._mvcc.locks[key]
-            self._mvcc.append(key, Version(commit_ts, start_ts, op, value, txn_source, self.seq))
+            self._mvcc.append(key, WriteRecord(commit_ts, start_ts, op, value, txn_source, self.seq))
 
     def _write_rollback(self, keys: Iterable[bytes], start_ts: int, protects: bool = False) -> list[RowChange]:
         rows = []
@@ -190,7 +192,7 @@ class Ledger:
 
     def _report(
         self,
-        kind: Kind,
+        kind: ChangeKind,
         start_ts: int,
         commit_ts: int,
         txn_source: int,
@@ -198,7 +200,7 @@ class Ledger:
         large_primary: bytes = b"",
     ) -> None:
         if rows and self.observers:
-            change = Change(kind, start_ts, commit_ts, txn_source, rows, large_primary)
+            change = StoreChange(kind, start_ts, commit_ts, txn_source, rows, large_primary)
             for observer in self.observers:
                 observer(change)
 

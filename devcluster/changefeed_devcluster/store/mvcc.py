@@ -16,18 +16,18 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedDict
 
-from .txn import KeyIsLocked, Lock, Op, Version
+from .txn import KeyIsLocked, Lock, Op, WriteRecord
 
 
 class ScannedVersion(NamedTuple):
     """A version met by an incremental scan, with what the key held before it (None: nothing)."""
 
     key: bytes
-    version: Version
+    version: WriteRecord
     old_value: bytes | None
 
 
-class View(NamedTuple):
+class LockView(NamedTuple):
     """How a reader sees locks: start ts to be ignored, start ts to be read as committed, isolation RC.
 
     See docs/design/tikv.md, Snapshot reads.
@@ -38,7 +38,7 @@ class View(NamedTuple):
     ignores_locks: bool = False
 
 
-SNAPSHOT = View()
+SNAPSHOT = LockView()
 
 _STEP_KEYS = 50_000
 """A scan mostly meets keys that have nothing new: 20 ms. A turn for the others costs as much, when they are busy."""
@@ -48,13 +48,13 @@ class Mvcc:
     """Versions of a key ascend by commit ts, and no list is empty."""
 
     def __init__(self) -> None:
-        self.versions: SortedDict[bytes, list[Version]] = SortedDict()
+        self.versions: SortedDict[bytes, list[WriteRecord]] = SortedDict()
         self.locks: SortedDict[bytes, Lock] = SortedDict()
         self.rollbacks: dict[bytes, set[int]] = {}
 
     # --- one key ---
 
-    def read(self, key: bytes, ts: int, view: View = SNAPSHOT) -> bytes | None:
+    def read(self, key: bytes, ts: int, view: LockView = SNAPSHOT) -> bytes | None:
         """The value at ts, None if there is none. Raises KeyIsLocked."""
         lock = self.locks.get(key)
         if lock is not None and not view.ignores_locks and lock.blocks_read_at(ts):
@@ -69,9 +69,9 @@ class Mvcc:
         version = self.version_at(key, ts)
         return None if version is None or version.op is Op.DELETE else version.value
 
-    def version_at(self, key: bytes, ts: int) -> Version | None:
+    def version_at(self, key: bytes, ts: int) -> WriteRecord | None:
         """The newest PUT or DELETE at or below ts."""
-        versions: Sequence[Version] = self.versions.get(key, ())
+        versions: Sequence[WriteRecord] = self.versions.get(key, ())
         for version in reversed(versions):
             if version.commit_ts <= ts and version.op is not Op.LOCK:
                 return version
@@ -83,7 +83,7 @@ class Mvcc:
 
     def commit_of(self, key: bytes, start_ts: int) -> int | None:
         """The commit ts of the transaction's version of a key."""
-        versions: Sequence[Version] = self.versions.get(key, ())
+        versions: Sequence[WriteRecord] = self.versions.get(key, ())
         for version in reversed(versions):
             if version.start_ts == start_ts:
                 return version.commit_ts
@@ -140,7 +140,7 @@ class Mvcc:
 
     # --- changes ---
 
-    def append(self, key: bytes, version: Version) -> None:
+    def append(self, key: bytes, version: WriteRecord) -> None:
         versions = self.versions.get(key)
         if versions is None:
             self.versions[key] = [version]
@@ -169,7 +169,7 @@ class Mvcc:
         return gone
 
 
-def _living(versions: list[Version], safe_point: int) -> list[Version]:
+def _living(versions: list[WriteRecord], safe_point: int) -> list[WriteRecord]:
     """The versions above safe_point, and the PUT that a read at safe_point sees."""
     newer = [version for version in versions if version.commit_ts > safe_point]
     for version in reversed(versions[: len(versions) - len(newer)]):
@@ -180,7 +180,9 @@ def _living(versions: list[Version], safe_point: int) -> list[Version]:
     return newer
 
 
-def _collect(found: list[ScannedVersion], key: bytes, versions: list[Version], after_ts: int, upto_seq: int) -> None:
+def _collect(
+    found: list[ScannedVersion], key: bytes, versions: list[WriteRecord], after_ts: int, upto_seq: int
+) -> None:
     for index in range(len(versions) - 1, -1, -1):
         version = versions[index]
         if version.commit_ts <= after_ts:

@@ -15,13 +15,13 @@ from .txn import (
     AlreadyRolledBack,
     Assertion,
     AssertionFailed,
-    Check,
     ConflictReason,
     KeyIsLocked,
     Lock,
     LockTypeNotMatch,
     Mutation,
     Op,
+    PessimisticCheck,
     PessimisticLockNotFound,
     PessimisticLockRolledBack,
     RowChange,
@@ -83,7 +83,7 @@ def _check_records(
     key = mutation.key
     newest_ts, newest_start_ts = mvcc.newest(key)
     if newest_ts < start_ts:
-        if lock is not None and for_update_ts and mutation.check is Check.LOCKED:
+        if lock is not None and for_update_ts and mutation.check is PessimisticCheck.LOCKED:
             raise PessimisticLockNotFound(key, start_ts)
         return 0
     commit_ts = mvcc.commit_of(key, start_ts)
@@ -91,9 +91,9 @@ def _check_records(
         return commit_ts
     if mvcc.rolled_back(key, start_ts):
         raise AlreadyRolledBack(key, primary, start_ts)
-    if for_update_ts and mutation.check is Check.LOCKED:
+    if for_update_ts and mutation.check is PessimisticCheck.LOCKED:
         raise PessimisticLockNotFound(key, start_ts)
-    if newest_ts > start_ts and not (for_update_ts and mutation.check is Check.SKIP):
+    if newest_ts > start_ts and not (for_update_ts and mutation.check is PessimisticCheck.SKIP):
         reason = ConflictReason.LAZY_UNIQUENESS_CHECK if for_update_ts else ConflictReason.OPTIMISTIC
         raise WriteConflict(key, primary, start_ts, newest_start_ts, newest_ts, reason)
     return 0

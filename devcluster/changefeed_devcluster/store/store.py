@@ -12,16 +12,14 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
-from ..journal import Journal, Record
-from .ledger import Ledger
-from .mvcc import SNAPSHOT, Mvcc, ScannedVersion, View
+from ..journal import Journal, JournalRecord
+from .ledger import WriteLedger
+from .mvcc import SNAPSHOT, LockView, Mvcc, ScannedVersion
 from .rules import check_pessimistic_lock, check_prewrite
 from .txn import (
     FLUSHED_SIZE,
     MAX_TS,
-    Action,
     AlreadyCommitted,
-    Change,
     CommitTsExpired,
     KeyIsLocked,
     Lock,
@@ -29,9 +27,11 @@ from .txn import (
     Op,
     PrimaryMismatch,
     Secondaries,
+    StoreChange,
     TxnLockNotFound,
     TxnNotFound,
     TxnStatus,
+    TxnStatusAction,
 )
 
 _SCAN_CHUNK = 4096
@@ -50,19 +50,19 @@ class MvccStore:
         self.resolved_floor = 0
         self.gc_safe_point = 0
         self._mvcc = Mvcc()
-        self._ledger = Ledger(self._mvcc, journal)
+        self._ledger = WriteLedger(self._mvcc, journal)
 
     @property
     def seq(self) -> int:
         """The number of the last change that made versions."""
         return self._ledger.seq
 
-    def observe(self, observer: Callable[[Change], None]) -> None:
+    def observe(self, observer: Callable[[StoreChange], None]) -> None:
         """Calls `observer` with every later change, inside the lock, in order of application."""
         with self.lock:
             self._ledger.observers.append(observer)
 
-    def replay(self, kind: Record, body: bytes) -> int:
+    def replay(self, kind: JournalRecord, body: bytes) -> int:
         """Applies a journaled change again, unchecked and unreported; gives the highest ts in it."""
         return self._ledger.replay(kind, body)
 
@@ -319,27 +319,27 @@ class MvccStore:
             if lock is None:
                 return self._status_without_lock(primary, lock_ts, rollback_if_not_exist, resolving_pessimistic_lock)
             if lock.async_commit and not force_sync_commit:
-                return TxnStatus(Action.NO_ACTION, ttl_ms=lock.ttl_ms, lock=lock)
+                return TxnStatus(TxnStatusAction.NO_ACTION, ttl_ms=lock.ttl_ms, lock=lock)
             if not lock.expired(current_ts):
                 return self._push_min_commit_ts(lock, caller_start_ts, current_ts)
             if resolving_pessimistic_lock and lock.op is Op.PESSIMISTIC:
                 self._ledger.unlock([lock])
-                return TxnStatus(Action.TTL_EXPIRE_PESSIMISTIC_ROLLBACK)
+                return TxnStatus(TxnStatusAction.TTL_EXPIRE_PESSIMISTIC_ROLLBACK)
             self._ledger.rollback([primary], lock_ts)
-            return TxnStatus(Action.TTL_EXPIRE_ROLLBACK)
+            return TxnStatus(TxnStatusAction.TTL_EXPIRE_ROLLBACK)
 
     def _status_without_lock(self, primary: bytes, lock_ts: int, may_roll_back: bool, pessimistic: bool) -> TxnStatus:
         commit_ts = self._mvcc.commit_of(primary, lock_ts)
         if commit_ts is not None:
-            return TxnStatus(Action.NO_ACTION, commit_ts=commit_ts)
+            return TxnStatus(TxnStatusAction.NO_ACTION, commit_ts=commit_ts)
         if self._mvcc.rolled_back(primary, lock_ts):
-            return TxnStatus(Action.NO_ACTION)
+            return TxnStatus(TxnStatusAction.NO_ACTION)
         if not may_roll_back:
             raise TxnNotFound(primary, lock_ts)
         if pessimistic:
-            return TxnStatus(Action.LOCK_NOT_EXIST_DO_NOTHING)
+            return TxnStatus(TxnStatusAction.LOCK_NOT_EXIST_DO_NOTHING)
         self._ledger.rollback([primary], lock_ts, protects=True)
-        return TxnStatus(Action.LOCK_NOT_EXIST_ROLLBACK)
+        return TxnStatus(TxnStatusAction.LOCK_NOT_EXIST_ROLLBACK)
 
     def _push_min_commit_ts(self, lock: Lock, caller_start_ts: int, current_ts: int) -> TxnStatus:
         """A living transaction; a reader that can be let past its locks is told so.
@@ -350,7 +350,7 @@ class MvccStore:
             lock.min_commit_ts = max(caller_start_ts + 1, current_ts)
             self._ledger.rewrite(lock)
         pushed = 0 < caller_start_ts < lock.min_commit_ts or caller_start_ts == MAX_TS
-        action = Action.MIN_COMMIT_TS_PUSHED if pushed else Action.NO_ACTION
+        action = TxnStatusAction.MIN_COMMIT_TS_PUSHED if pushed else TxnStatusAction.NO_ACTION
         return TxnStatus(action, ttl_ms=lock.ttl_ms, lock=lock)
 
     def check_secondary_locks(self, keys: Sequence[bytes], start_ts: int) -> Secondaries:
@@ -386,7 +386,7 @@ class MvccStore:
 
     # --- reads ---
 
-    def get(self, key: bytes, ts: int, view: View = SNAPSHOT) -> bytes | None:
+    def get(self, key: bytes, ts: int, view: LockView = SNAPSHOT) -> bytes | None:
         """The value at ts, None if there is none. Raises KeyIsLocked."""
         with self.lock:
             self._raise_max_ts(ts)
@@ -408,7 +408,7 @@ class MvccStore:
         ts: int,
         limit: int | None = None,
         reverse: bool = False,
-        view: View = SNAPSHOT,
+        view: LockView = SNAPSHOT,
     ) -> list[tuple[bytes, bytes | Lock]]:
         """As `scan`, but a blocked key stands in the result with its lock; `reverse` gives keys descending.
 

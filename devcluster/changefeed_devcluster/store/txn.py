@@ -28,7 +28,7 @@ class Op(IntEnum):
     CHECK_NOT_EXISTS = 6
 
 
-class Check(IntEnum):
+class PessimisticCheck(IntEnum):
     """What a pessimistic prewrite wants checked of a key; the numbers are those of PessimisticAction."""
 
     SKIP = 0
@@ -50,7 +50,7 @@ class Mutation(NamedTuple):
     op: Op
     key: bytes
     value: bytes = b""
-    check: Check = Check.SKIP
+    check: PessimisticCheck = PessimisticCheck.SKIP
     assertion: Assertion = Assertion.NONE
 
 
@@ -106,7 +106,7 @@ class Lock:
         return (self.start_ts >> 18) + self.ttl_ms < (current_ts >> 18)
 
 
-class Version(NamedTuple):
+class WriteRecord(NamedTuple):
     """A write record: `op` is PUT, DELETE or LOCK. `seq` numbers the change that made it, in order of application."""
 
     commit_ts: int
@@ -117,7 +117,7 @@ class Version(NamedTuple):
     seq: int
 
 
-class Kind(Enum):
+class ChangeKind(Enum):
     """What happened to the keys of a change."""
 
     PREWRITE = 1
@@ -139,13 +139,13 @@ class RowChange(NamedTuple):
     old_value: bytes | None = None
 
 
-class Change(NamedTuple):
+class StoreChange(NamedTuple):
     """What one call changed, reported inside the store's lock. `commit_ts` is 0 for PREWRITE and ROLLBACK.
 
     `large_primary`: the primary key, in a PREWRITE of a large (pipelined) transaction.
     """
 
-    kind: Kind
+    kind: ChangeKind
     start_ts: int
     commit_ts: int
     txn_source: int
@@ -154,13 +154,13 @@ class Change(NamedTuple):
 
     def is_empty(self, row: RowChange) -> bool:
         """Whether nothing but that there is one is told of a row: its key was only locked, and is committed."""
-        return row.op is Op.LOCK and self.kind is not Kind.ROLLBACK
+        return row.op is Op.LOCK and self.kind is not ChangeKind.ROLLBACK
 
     def told_key(self, row: RowChange) -> bytes:
         return b"" if self.is_empty(row) else row.key
 
 
-class Action(IntEnum):
+class TxnStatusAction(IntEnum):
     """What check_txn_status did; the numbers are those of kvrpcpb.Action."""
 
     NO_ACTION = 0
@@ -174,7 +174,7 @@ class Action(IntEnum):
 class TxnStatus(NamedTuple):
     """`ttl_ms` > 0: alive, `lock` is its primary lock. `commit_ts` > 0: committed. Both 0: rolled back."""
 
-    action: Action
+    action: TxnStatusAction
     ttl_ms: int = 0
     commit_ts: int = 0
     lock: Lock | None = None
@@ -302,7 +302,7 @@ class CommitTsExpired(TxnError):
 class AssertionFailed(TxnError):
     """The key is not what the client believed: its data and its indexes disagree."""
 
-    def __init__(self, key: bytes, start_ts: int, assertion: Assertion, existing: Version | None) -> None:
+    def __init__(self, key: bytes, start_ts: int, assertion: Assertion, existing: WriteRecord | None) -> None:
         self.key = key
         self.start_ts = start_ts
         self.assertion = assertion

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn, TypeVar
 
 from ..store.txn import Op, TxnError
-from .transaction import Cluster, Transaction
+from .transaction import TidbCluster, Transaction
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class LargeTransaction(Transaction):
     flushed last. A flush that fails rolls it back.
     """
 
-    def __init__(self, cluster: Cluster, source: int = 0) -> None:
+    def __init__(self, cluster: TidbCluster, source: int = 0) -> None:
         super().__init__(cluster, source=source)
         self._known: set[bytes] = set()  # keys that were flushed
         self._generation = 0

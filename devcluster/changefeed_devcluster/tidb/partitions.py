@@ -10,7 +10,7 @@ _RANGE = 1
 
 
 @dataclass(frozen=True)
-class Partition:
+class TidbPartition:
     """Its rows stand under `id`, in place of the table's. `below`: above its highest key; None: MAXVALUE."""
 
     id: int
@@ -24,7 +24,7 @@ class Partition:
         return f"PARTITION `{self.name}` VALUES LESS THAN ({'MAXVALUE' if self.below is None else self.below})"
 
 
-def partition_holding(partitions: Iterable[Partition], key: int) -> Partition:
+def partition_holding(partitions: Iterable[TidbPartition], key: int) -> TidbPartition:
     """Raises ValueError for a key that none holds."""
     for partition in partitions:
         if partition.holds(key):
@@ -32,11 +32,11 @@ def partition_holding(partitions: Iterable[Partition], key: int) -> Partition:
     raise ValueError(f"table has no partition for value {key}")
 
 
-def partitions_sql(pk: str, partitions: Iterable[Partition]) -> str:
+def partitions_sql(pk: str, partitions: Iterable[TidbPartition]) -> str:
     return f"PARTITION BY RANGE (`{pk}`) ({', '.join(partition.sql() for partition in partitions)})"
 
 
-def partitions_to_json(pk: str, partitions: tuple[Partition, ...]) -> dict[str, Any] | None:
+def partitions_to_json(pk: str, partitions: tuple[TidbPartition, ...]) -> dict[str, Any] | None:
     if not partitions:
         return None
     return {
@@ -54,9 +54,9 @@ def partitions_to_json(pk: str, partitions: tuple[Partition, ...]) -> dict[str, 
     }  # fmt: skip
 
 
-def partitions_from_json(data: Mapping[str, Any] | None) -> tuple[Partition, ...]:
+def partitions_from_json(data: Mapping[str, Any] | None) -> tuple[TidbPartition, ...]:
     return tuple(
-        Partition(
+        TidbPartition(
             each["id"], each["name"]["O"], None if each["less_than"] == ["MAXVALUE"] else int(each["less_than"][0])
         )
         for each in (data["definitions"] if data else ())

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from .. import keys
 from ..codec import GROUP, decode_bytes, encode_bytes
 from .field_types import CHOICES, INTEGERS, TIMES, Tp
-from .schema import ROWID, ColumnInfo, TableInfo
+from .schema import ROWID, TidbColumn, TidbTable
 from .values import (
     absent_value,
     cast,
@@ -60,7 +60,7 @@ def assemble(values: Mapping[int, bytes | None]) -> bytes:
     )
 
 
-def encode_row(table: TableInfo, row: Mapping[str, Any]) -> bytes:
+def encode_row(table: TidbTable, row: Mapping[str, Any]) -> bytes:
     """The value of a row. A missing column takes its default; a handle's columns stand in the key only.
 
     Raises ValueError for an unknown column, or NULL in a column that forbids it.
@@ -79,7 +79,7 @@ def encode_row(table: TableInfo, row: Mapping[str, Any]) -> bytes:
     return assemble(values)
 
 
-def _written(table: TableInfo, column: ColumnInfo, row: Mapping[str, Any]) -> Any:
+def _written(table: TidbTable, column: TidbColumn, row: Mapping[str, Any]) -> Any:
     """What a session writes into a column: the row's value, another column's in its type, or its default."""
     if column.cast_of is not None:
         return cast(column.type, _written(table, table.column(column.cast_of), row))
@@ -90,7 +90,7 @@ def _written(table: TableInfo, column: ColumnInfo, row: Mapping[str, Any]) -> An
     return from_text(column, column.default)
 
 
-def decode_row(table: TableInfo, value: bytes) -> Row:
+def decode_row(table: TidbTable, value: bytes) -> Row:
     """All columns but those that only the key has. One that the row lacks has its origin default.
 
     See docs/design/tidb.md, Visible columns.
@@ -121,7 +121,7 @@ def decode_row(table: TableInfo, value: bytes) -> Row:
 # --- handles ---
 
 
-def encode_datum(column: ColumnInfo, value: Any) -> bytes:
+def encode_datum(column: TidbColumn, value: Any) -> bytes:
     """A value in an index key or a common handle: flag and memcomparable form (docs/design/tidb.md, Encodings)."""
     field = column.type
     if field.tp in INTEGERS or field.tp is Tp.YEAR:
@@ -144,7 +144,7 @@ def encode_datum(column: ColumnInfo, value: Any) -> bytes:
     return bytes((keys.BYTES_FLAG,)) + encode_bytes(raw.rstrip(b" ") if field.is_text else raw)
 
 
-def handle_of(table: TableInfo, row: Mapping[str, Any]) -> int | bytes:
+def handle_of(table: TidbTable, row: Mapping[str, Any]) -> int | bytes:
     """What stands in the record key: an int, or the datums of a clustered primary key of another kind."""
     if not table.clustered:
         return int(row[table.pk or ROWID])
@@ -153,19 +153,19 @@ def handle_of(table: TableInfo, row: Mapping[str, Any]) -> int | bytes:
     return datums.ljust(keys.MIN_COMMON_HANDLE, b"\0")
 
 
-def row_of(table: TableInfo, key: bytes, value: bytes) -> Row:
+def row_of(table: TidbTable, key: bytes, value: bytes) -> Row:
     """A whole row, its handle's columns before the others."""
     return {**_from_key(table, key), **decode_row(table, value)}
 
 
-def address_of(table: TableInfo, key: bytes) -> Any:
+def address_of(table: TidbTable, key: bytes) -> Any:
     """The primary key of a record: an int, or a clustered primary key's columns, a string without trailing spaces."""
     if table.clustered:
         return tuple(_datums(table, key).values())
     return _from_key(table, key)[table.pk or ROWID]
 
 
-def _from_key(table: TableInfo, key: bytes) -> Row:
+def _from_key(table: TidbTable, key: bytes) -> Row:
     if table.clustered:
         return {name: value for name, value in _datums(table, key).items() if name in table.only_in_key}
     handle = keys.handle_of(key)
@@ -173,7 +173,7 @@ def _from_key(table: TableInfo, key: bytes) -> Row:
     return {table.pk or ROWID: handle & (1 << 64) - 1 if is_unsigned else handle}
 
 
-def _datums(table: TableInfo, key: bytes) -> Row:
+def _datums(table: TidbTable, key: bytes) -> Row:
     columns = {column.name: column for column in table.columns}
     rest, row = key[keys.PREFIX :], {}
     for name in table.clustered:

@@ -2,7 +2,7 @@
 
 See docs/design/tidb.md, Definitions, Job contents.
 
-A `Column` is what a caller asks for, in SQL's words; a `TableInfo` what TiDB would store for it.
+A `NewColumn` is what a caller asks for, in SQL's words; a `TidbTable` what TiDB would store for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .field_types import (
     Tp,
     field_type,
 )
-from .partitions import Partition, partition_holding, partitions_from_json, partitions_to_json
+from .partitions import TidbPartition, partition_holding, partitions_from_json, partitions_to_json
 
 #: Schema states: nobody sees it, sessions delete it, write it, write it while old rows get it, delete it while old rows
 #: lose it, everybody sees it.
@@ -45,7 +45,7 @@ EXPRESSION = "_V$_"  # begins the name of the hidden column that an index on an 
 
 
 @dataclass(frozen=True)
-class Column:
+class NewColumn:
     """A column to be made. `type` is SQL text; `default` a text or number; `unique` makes a secondary unique index;
     `generated` is the expression of a virtual column.
     """
@@ -67,7 +67,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class ColumnInfo:
+class TidbColumn:
     """A stored column. `origin_default` is what rows written before the column was added have.
 
     While a column of another type takes the place of column `cast_of`, sessions write both; nobody reads it yet.
@@ -109,7 +109,7 @@ class ColumnInfo:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, data: Json, names: Sequence[str]) -> ColumnInfo:
+    def from_json(cls, data: Json, names: Sequence[str]) -> TidbColumn:
         field = FieldType.from_json(data["type"])
         default, origin = (_given(data[name], data[f"{name}_bit"]) for name in ("default", "origin_default"))
         change = data["change_state_info"]
@@ -131,7 +131,7 @@ def _given(default: str | None, bits: str | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class IndexInfo:
+class TidbIndex:
     """A secondary index over whole columns, or the primary key of a table whose handle is not that."""
 
     id: int
@@ -154,13 +154,13 @@ class IndexInfo:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, data: Json) -> IndexInfo:
+    def from_json(cls, data: Json) -> TidbIndex:
         columns = tuple(column["name"]["O"] for column in data["idx_cols"])
         return cls(data["id"], data["idx_name"]["O"], columns, data["is_unique"], not data["is_invisible"])
 
 
 @dataclass(frozen=True)
-class TableInfo:
+class TidbTable:
     """A stored table. `pk` is the integer primary key column, None for a table whose handle is another.
 
     `clustered` are the columns of a primary key of other types or of more than one column; without any the handle is
@@ -170,23 +170,23 @@ class TableInfo:
 
     id: int
     name: str
-    columns: tuple[ColumnInfo, ...]
-    indexes: tuple[IndexInfo, ...] = ()
+    columns: tuple[TidbColumn, ...]
+    indexes: tuple[TidbIndex, ...] = ()
     pk: str | None = None
     max_column_id: int = 0
     update_ts: int = 0
     clustered: tuple[str, ...] = ()
-    partitions: tuple[Partition, ...] = ()
+    partitions: tuple[TidbPartition, ...] = ()
     max_index_id: int = 0
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def public(self) -> tuple[ColumnInfo, ...]:
+    def public(self) -> tuple[TidbColumn, ...]:
         """The columns that a session reads."""
         return tuple(column for column in self.columns if column.is_public)
 
     @property
-    def secondary(self) -> tuple[IndexInfo, ...]:
+    def secondary(self) -> tuple[TidbIndex, ...]:
         """The indexes that have keys of their own."""
         return tuple(index for index in self.indexes if not (index.is_primary and self.clustered))
 
@@ -207,10 +207,10 @@ class TableInfo:
         """PUBLIC, or on the way to being gone."""
         return int(self.attributes.get("state", PUBLIC))
 
-    def of_state(self, state: int) -> TableInfo:
+    def of_state(self, state: int) -> TidbTable:
         return replace(self, attributes={**self.attributes, "state": state})
 
-    def column(self, name: str) -> ColumnInfo:
+    def column(self, name: str) -> TidbColumn:
         """Raises ValueError for one that no session sees."""
         for column in self.public:
             if column.name == name:
@@ -237,13 +237,13 @@ class TableInfo:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, data: Json) -> TableInfo:
+    def from_json(cls, data: Json) -> TidbTable:
         names = [column["name"]["O"] for column in data["cols"]]
-        columns = tuple(ColumnInfo.from_json(column, names) for column in data["cols"])
+        columns = tuple(TidbColumn.from_json(column, names) for column in data["cols"])
         pk = None
         if data["pk_is_handle"]:
             pk = next(column.name for column in columns if column.type.flag & PRIMARY_KEY)
-        indexes = tuple(IndexInfo.from_json(index) for index in data["index_info"])
+        indexes = tuple(TidbIndex.from_json(index) for index in data["index_info"])
         clustered = next((i.columns for i in indexes if i.is_primary), ()) if data["is_common_handle"] else ()
         name, last_id, ts = data["name"]["O"], data["max_col_id"], data["update_timestamp"]
         partitions = partitions_from_json(data["partition"])
@@ -279,7 +279,7 @@ def dump(data: Json) -> bytes:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def make_column(column: Column, column_id: int, offset: int, is_pk: bool = False) -> ColumnInfo:
+def make_column(column: NewColumn, column_id: int, offset: int, is_pk: bool = False) -> TidbColumn:
     """The stored form of a new table's column. Raises ValueError for a type that can't be written."""
     base = field_type(column.type)
     flag = base.flag
@@ -290,7 +290,7 @@ def make_column(column: Column, column_id: int, offset: int, is_pk: bool = False
     if column.unique:
         flag |= UNIQUE_KEY
     default = None if column.default is None else str(column.default)
-    return ColumnInfo(column_id, column.name, offset, replace(base, flag=flag), default, generated=column.generated)
+    return TidbColumn(column_id, column.name, offset, replace(base, flag=flag), default, generated=column.generated)
 
 
 PrimaryKey = str | Sequence[str] | None  # a column, several, or none: `_tidb_rowid`
@@ -300,7 +300,7 @@ def _key_columns(pk: PrimaryKey) -> tuple[str, ...]:
     return () if pk is None else (pk,) if isinstance(pk, str) else tuple(pk)
 
 
-def make_table(table_id: int, name: str, columns: Sequence[Column], pk: PrimaryKey) -> TableInfo:
+def make_table(table_id: int, name: str, columns: Sequence[NewColumn], pk: PrimaryKey) -> TidbTable:
     """A new table's stored form; its primary key is clustered. Raises ValueError when `pk` names no columns."""
     members = _key_columns(pk)
     for missing in set(members) - {column.name for column in columns}:
@@ -310,12 +310,12 @@ def make_table(table_id: int, name: str, columns: Sequence[Column], pk: PrimaryK
     handle, clustered = (members[0], ()) if is_int else (None, members)
     keys = [(PRIMARY, clustered)] if clustered else []
     keys += [(column.name, (column.name,)) for column in columns if column.unique]
-    indexes = tuple(IndexInfo(n + 1, *each) for n, each in enumerate(keys))
+    indexes = tuple(TidbIndex(n + 1, *each) for n, each in enumerate(keys))
     last = len(infos), 0, clustered, (), len(indexes)
-    return TableInfo(table_id, name, infos, indexes, handle, *last)
+    return TidbTable(table_id, name, infos, indexes, handle, *last)
 
 
-def with_column(info: TableInfo, column: Column) -> TableInfo:
+def with_column(info: TidbTable, column: NewColumn) -> TidbTable:
     """The table after ADD COLUMN: old rows have the column's default, or where NULL is forbidden the type's zero."""
     column_id = info.max_column_id + 1
     added = make_column(column, column_id, len(info.columns))
@@ -324,7 +324,7 @@ def with_column(info: TableInfo, column: Column) -> TableInfo:
     return replace(info, columns=(*info.columns, added), max_column_id=column_id)
 
 
-def create_table_sql(db: str, name: str, columns: Sequence[Column], pk: PrimaryKey) -> str:
+def create_table_sql(db: str, name: str, columns: Sequence[NewColumn], pk: PrimaryKey) -> str:
     parts = [column.sql() for column in columns]
     if pk is not None:
         parts.append(f"PRIMARY KEY ({', '.join(f'`{column}`' for column in _key_columns(pk))})")
@@ -332,16 +332,16 @@ def create_table_sql(db: str, name: str, columns: Sequence[Column], pk: PrimaryK
     return f"CREATE TABLE `{db}`.`{name}` ({', '.join(parts)})"
 
 
-def ddl_job_table() -> TableInfo:
+def ddl_job_table() -> TidbTable:
     """`mysql.tidb_ddl_job`, where changefeeds learn of DDLs (docs/design/tidb.md, DDL jobs)."""
     columns = [
-        Column("job_id", "bigint"),
-        Column("reorg", "int", nullable=True),
-        Column("schema_ids", "text", nullable=True),
-        Column("table_ids", "text", nullable=True),
-        Column("job_meta", "longblob", nullable=True),
-        Column("type", "int", nullable=True),
-        Column("processing", "int", nullable=True),
+        NewColumn("job_id", "bigint"),
+        NewColumn("reorg", "int", nullable=True),
+        NewColumn("schema_ids", "text", nullable=True),
+        NewColumn("table_ids", "text", nullable=True),
+        NewColumn("job_meta", "longblob", nullable=True),
+        NewColumn("type", "int", nullable=True),
+        NewColumn("processing", "int", nullable=True),
     ]
     return make_table(DDL_JOB_TABLE_ID, DDL_JOB_TABLE, columns, "job_id")
 
@@ -352,11 +352,11 @@ def full_name(db: str, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Table:
+class NamedTable:
     """A table of a database, as it stands after some DDL."""
 
     db: DbInfo
-    info: TableInfo
+    info: TidbTable
 
     @property
     def id(self) -> int:

@@ -16,22 +16,22 @@ import numpy.typing as npt
 from .. import keys
 from ..ddl.columns import add_column
 from ..ddl.databases import create_database
-from ..ddl.jobs import Session
+from ..ddl.jobs import DdlSession
 from ..ddl.running import last, put_table
 from ..ddl.tables import NewTable, Partitions, create_table, drop_table, truncate_table
 from ..store.gc import resolve_locks
 from ..store.txn import MAX_TS, KeyIsLocked, Lock, Mutation, Op
 from .large_transaction import LargeTransaction
 from .rows import Row, address_of, encode_rows, row_of
-from .schema import MYSQL_DB_ID, PUBLIC, Column, DbInfo, PrimaryKey, Table, TableInfo, ddl_job_table, dump
-from .transaction import Cluster, Transaction
+from .schema import MYSQL_DB_ID, PUBLIC, DbInfo, NamedTable, NewColumn, PrimaryKey, TidbTable, ddl_job_table, dump
+from .transaction import TidbCluster, Transaction
 
 _BOOTSTRAP_VERSION = b"218"  # TiDB 8.5's
 _FIRST_ID = 100
 _STEP_VERSIONS = 10_000
 
 
-class Change(NamedTuple):
+class CommittedChange(NamedTuple):
     """A committed row change. `op` is insert, update or delete; rows hold the primary key too."""
 
     commit_ts: int
@@ -53,13 +53,13 @@ class Tidb:
     Transactions may run in several threads, DDLs in one at a time.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: TidbCluster) -> None:
         self._cluster = cluster
         self._store = cluster.store
         self.databases: dict[str, DbInfo] = {}
-        self.tables: dict[str, Table] = {}
+        self.tables: dict[str, NamedTable] = {}
         self.last_ddl_ts = 0
-        self.session = Session()
+        self.session = DdlSession()
 
     def bootstrap(self) -> None:
         """Makes the `mysql` database with its job table, unless it is there; reads the catalog.
@@ -72,7 +72,7 @@ class Tidb:
             if txn.read(done_key) is None:
                 mysql = DbInfo(MYSQL_DB_ID, "mysql")
                 txn.write(keys.meta_hash("DBs", f"DB:{mysql.id}"), dump(mysql.to_json()))
-                put_table(txn, Table(mysql, ddl_job_table()))
+                put_table(txn, NamedTable(mysql, ddl_job_table()))
                 txn.write(keys.meta_string("SchemaVersionKey"), b"1")
                 txn.write(keys.meta_string("NextGlobalID"), str(_FIRST_ID).encode())
                 txn.write(keys.meta_string("DDLTableVersion"), b"5")
@@ -94,20 +94,20 @@ class Tidb:
             if db.state != PUBLIC:
                 continue
             self.databases[db.name] = db
-            for info in map(TableInfo.from_json, self._hash_values(f"DB:{db.id}", "Table:", ts)):
+            for info in map(TidbTable.from_json, self._hash_values(f"DB:{db.id}", "Table:", ts)):
                 if info.state == PUBLIC:
-                    self.remember(Table(db, info))
+                    self.remember(NamedTable(db, info))
 
     def _hash_values(self, name: str, field: str, ts: int) -> list[dict[str, Any]]:
         prefix = keys.meta_hash_prefix(name)
         pairs = self._store.scan(prefix, keys.prefix_end(prefix), ts)
         return [json.loads(value) for key, value in pairs if keys.meta_field(key, name).startswith(field)]
 
-    def remember(self, table: Table) -> Table:
+    def remember(self, table: NamedTable) -> NamedTable:
         self.tables[table.name] = table
         return table
 
-    def forget(self, *tables: Table) -> None:
+    def forget(self, *tables: NamedTable) -> None:
         for table in tables:
             if (known := self.tables.get(table.name)) is not None and known.id == table.id:
                 del self.tables[table.name]
@@ -122,24 +122,24 @@ class Tidb:
         self,
         db: str,
         name: str,
-        columns: Sequence[Column],
+        columns: Sequence[NewColumn],
         pk: PrimaryKey = "id",
         regions: int = 1,
         handles: int = 1000,
         partitions: Partitions | None = None,
-    ) -> Table:
+    ) -> NamedTable:
         """See `ddl.tables.create_table`."""
         return create_table(self, db, NewTable(name, columns, pk, partitions), regions, handles)
 
-    def add_column(self, table: Table, column: Column) -> Table:
+    def add_column(self, table: NamedTable, column: NewColumn) -> NamedTable:
         """The table with the column at its end; old rows have the column's default there."""
         return last(add_column(self, table, column))
 
-    def drop_table(self, table: Table) -> None:
+    def drop_table(self, table: NamedTable) -> None:
         """Its rows stay in the store, without an event, as in TiKV before GC."""
         drop_table(self, table)
 
-    def truncate_table(self, table: Table) -> Table:
+    def truncate_table(self, table: NamedTable) -> NamedTable:
         """The same table under a new id, empty."""
         return truncate_table(self, table)
 
@@ -173,7 +173,7 @@ class Tidb:
         return LargeTransaction(self._cluster, source)
 
     def bulk_insert(
-        self, table: Table, handles: npt.NDArray[np.int64], columns: Sequence[tuple[str, npt.NDArray[Any]]]
+        self, table: NamedTable, handles: npt.NDArray[np.int64], columns: Sequence[tuple[str, npt.NDArray[Any]]]
     ) -> int:
         """Writes many new rows in one transaction without locks; gives its commit ts.
 
@@ -186,13 +186,13 @@ class Tidb:
         mutations = [Mutation(Op.PUT, key, value) for key, value in zip(record_keys, values, strict=True)]
         return self._store.one_pc(mutations, self.now(), self.now() + 1)
 
-    def snapshot(self, table: Table, ts: int) -> dict[Any, Row]:
+    def snapshot(self, table: NamedTable, ts: int) -> dict[Any, Row]:
         """All rows at ts by primary key. Raises KeyIsLocked while an older transaction is open, SnapshotTooOld."""
         self._check_age(ts)
         pairs = [pair for id_ in table.physical_ids for pair in self._store.scan(*keys.record_range(id_), ts)]
         return {pk: row for pk, row in (self._row(table, key, value) for key, value in pairs) if row is not None}
 
-    def last_handle(self, table: Table) -> int:
+    def last_handle(self, table: NamedTable) -> int:
         """The largest handle that has a row now, 0 if the table is empty. Raises KeyIsLocked if it is being changed."""
         found = self._store.read_range(*keys.record_range(table.id), self.now(), limit=1, reverse=True)
         for key, value in found:
@@ -201,7 +201,7 @@ class Tidb:
             return keys.handle_of(key)
         return 0
 
-    def history(self, table: Table, after_ts: int, upto_ts: int) -> list[Change]:
+    def history(self, table: NamedTable, after_ts: int, upto_ts: int) -> list[CommittedChange]:
         """Every change committed in (after_ts, upto_ts], in order of (commit ts, start ts, primary key).
 
         Rows are decoded with the columns that `table` has. A delete of a row that did not exist is no change. Raises
@@ -212,7 +212,9 @@ class Tidb:
         found = [c for id_ in table.physical_ids for c in self._changes(table, id_, after_ts, upto_ts, upto_seq)]
         return sorted(found, key=lambda change: (change.commit_ts, change.start_ts, change.pk))
 
-    def _changes(self, table: Table, id_: int, after_ts: int, upto_ts: int, upto_seq: int) -> list[Change]:
+    def _changes(
+        self, table: NamedTable, id_: int, after_ts: int, upto_ts: int, upto_seq: int
+    ) -> list[CommittedChange]:
         found = []
         start: bytes | None
         start, end = keys.record_range(id_)
@@ -225,7 +227,7 @@ class Tidb:
                 row = self._row(table, key, version.value)[1] if version.op is Op.PUT else None
                 if row is not None or old_row is not None:
                     op = "delete" if row is None else "insert" if old_row is None else "update"
-                    found.append(Change(version.commit_ts, version.start_ts, op, pk, row, old_row))
+                    found.append(CommittedChange(version.commit_ts, version.start_ts, op, pk, row, old_row))
         return found
 
     def _check_age(self, ts: int) -> None:
@@ -234,5 +236,5 @@ class Tidb:
         if ts < safe_point:
             raise SnapshotTooOld(f"ts {ts} is below the GC safepoint {safe_point}: what was there then is deleted")
 
-    def _row(self, table: Table, key: bytes, value: bytes | None) -> tuple[Any, Row | None]:
+    def _row(self, table: NamedTable, key: bytes, value: bytes | None) -> tuple[Any, Row | None]:
         return address_of(table.info, key), None if value is None else row_of(table.info, key, value)

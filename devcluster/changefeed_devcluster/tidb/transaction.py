@@ -15,10 +15,10 @@ from ..pd.regions import Region, Regions
 from ..store.store import MvccStore
 from ..store.txn import AlreadyExist, CommitTsExpired, Mutation, Op, TxnError
 from .rows import Row, encode_datum, encode_row, handle_of, row_of
-from .schema import ROWID, IndexInfo, Table
+from .schema import ROWID, NamedTable, TidbIndex
 
 
-class Cluster(Protocol):
+class TidbCluster(Protocol):
     """What the TiDB layer needs of a development cluster."""
 
     @property
@@ -44,7 +44,7 @@ class Transaction:
     having rolled back. In each case the caller may start a new transaction. Not thread-safe.
     """
 
-    def __init__(self, cluster: Cluster, one_phase: bool = False, source: int = 0) -> None:
+    def __init__(self, cluster: TidbCluster, one_phase: bool = False, source: int = 0) -> None:
         """`one_phase`: commit without locks (1PC), as TiDB does with small transactions in one region.
 
         `source`: TiKV's txn_source (docs/design/tikv.md, Transaction sources).
@@ -77,15 +77,15 @@ class Transaction:
 
     # --- rows ---
 
-    def get(self, table: Table, pk: Any) -> Row | None:
+    def get(self, table: NamedTable, pk: Any) -> Row | None:
         """The row of a primary key (`_tidb_rowid`; a tuple if it isn't one integer column), None if there is none."""
         return self._row(table, _key(table, _handle(table, pk)))
 
-    def _row(self, table: Table, key: bytes) -> Row | None:
+    def _row(self, table: NamedTable, key: bytes) -> Row | None:
         value = self.read(key)
         return None if value is None else row_of(table.info, key, value)
 
-    def insert(self, table: Table, row: Mapping[str, Any]) -> None:
+    def insert(self, table: NamedTable, row: Mapping[str, Any]) -> None:
         """Raises AlreadyExist for a primary or unique key that is taken, ValueError for a row that the table forbids.
 
         A table without an integer primary key wants `_tidb_rowid` in the row.
@@ -99,40 +99,40 @@ class Transaction:
             raise AlreadyExist(key)
         self._put(table, handle, row)
 
-    def _put(self, table: Table, handle: int | bytes, row: Mapping[str, Any]) -> None:
+    def _put(self, table: NamedTable, handle: int | bytes, row: Mapping[str, Any]) -> None:
         key = _key(table, handle)
         value = encode_row(table.info, {name: value for name, value in row.items() if name != ROWID})
         self._write_indexes(table, handle, row_of(table.info, key, value))
         self.write(key, value)
 
-    def update(self, table: Table, changes: Mapping[str, Any]) -> None:
+    def update(self, table: NamedTable, changes: Mapping[str, Any]) -> None:
         """Changes the columns named beside the primary key. Raises RowMissing, AlreadyExist, ValueError."""
         handle = handle_of(table.info, changes)
         old = self._existing(table, handle)
         self._erase_indexes(table, handle, old)
         self._put(table, handle, {**old, **changes})
 
-    def delete(self, table: Table, pk: Any) -> None:
+    def delete(self, table: NamedTable, pk: Any) -> None:
         """`pk` as `get` takes it. Raises RowMissing."""
         handle = _handle(table, pk)
         self._erase_indexes(table, handle, self._existing(table, handle))
         self.erase(_key(table, handle))
 
-    def _existing(self, table: Table, handle: int | bytes) -> Row:
+    def _existing(self, table: NamedTable, handle: int | bytes) -> Row:
         row = self._row(table, _key(table, handle))
         if row is None:
             shown = handle.hex() if isinstance(handle, bytes) else handle
             raise RowMissing(f"{table.name} has no row {shown} at ts {self.start_ts}")
         return row
 
-    def _write_indexes(self, table: Table, handle: int | bytes, row: Row) -> None:
+    def _write_indexes(self, table: NamedTable, handle: int | bytes, row: Row) -> None:
         for index in table.info.secondary:
             key, is_taken_once = index_key(table, index, handle, row)
             if is_taken_once and self.read(key) is not None:
                 raise AlreadyExist(key)
             self.write(key, handle if isinstance(handle, bytes) else keys.encode_uint(handle & (1 << 64) - 1))
 
-    def _erase_indexes(self, table: Table, handle: int | bytes, row: Row) -> None:
+    def _erase_indexes(self, table: NamedTable, handle: int | bytes, row: Row) -> None:
         for index in table.info.secondary:
             self.erase(index_key(table, index, handle, row)[0])
 
@@ -200,16 +200,16 @@ class Transaction:
             self.rollback()
 
 
-def _key(table: Table, handle: int | bytes) -> bytes:
+def _key(table: NamedTable, handle: int | bytes) -> bytes:
     return keys.record_key(table.physical_id(handle), handle)
 
 
-def _handle(table: Table, pk: Any) -> int | bytes:
+def _handle(table: NamedTable, pk: Any) -> int | bytes:
     members = pk if isinstance(pk, tuple) else (pk,)
     return handle_of(table.info, dict(zip(table.address, members, strict=True)))
 
 
-def index_key(table: Table, index: IndexInfo, handle: int | bytes, row: Row) -> tuple[bytes, bool]:
+def index_key(table: NamedTable, index: TidbIndex, handle: int | bytes, row: Row) -> tuple[bytes, bool]:
     """A row's key in an index, and whether no other row may have it.
 
     One with a NULL holds the handle too, because NULLs are not equal, as does one of an index that is not unique.

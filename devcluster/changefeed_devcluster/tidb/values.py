@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import keys
 from .field_types import CHOICES, INTEGERS, TIMES, FieldType, Tp
-from .schema import ColumnInfo
+from .schema import TidbColumn
 
 _DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 _DECIMAL = Context(prec=65, rounding=ROUND_HALF_UP)
@@ -179,7 +179,7 @@ def cast(field: FieldType, value: Any) -> Any:
     raise ValueError(f"no value of a row can be turned into type {field.tp.name}")
 
 
-def absent_value(column: ColumnInfo) -> Any:
+def absent_value(column: TidbColumn) -> Any:
     if column.origin_default is not None or column.nullable:
         return from_text(column, column.origin_default)
     if column.type.tp in INTEGERS:
@@ -199,7 +199,7 @@ def absent_value(column: ColumnInfo) -> Any:
     return "" if column.type.is_text else b""
 
 
-def from_text(column: ColumnInfo, text: str | None) -> Any:
+def from_text(column: TidbColumn, text: str | None) -> Any:
     """A default, which TiDB keeps as text, in Python's type."""
     tp = column.type.tp
     if text is None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..store.txn import MAX_TS
 
 
-class Status(NamedTuple):
+class LargeTransactionStatus(NamedTuple):
     """What the store of a primary key says of a large transaction; all of it 0: nothing is known there."""
 
     min_commit_ts: int = 0  # it is open
@@ -87,7 +87,7 @@ class WatermarkAdvancer:
         """Keys and transactions in memory."""
         return len(self._start_ts_by_key) + len(self._large)
 
-    def learn(self, statuses: Mapping[int, Status]) -> None:
+    def learn(self, statuses: Mapping[int, LargeTransactionStatus]) -> None:
         """What primaries say, by start ts; a promise never sinks."""
         for start_ts, known in self._large.items():
             if start_ts in statuses:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..store.store import MvccStore
-from ..store.txn import Change, Kind, Lock, Op, RowChange
+from ..store.txn import ChangeKind, Lock, Op, RowChange, StoreChange
 from .advancer import WatermarkAdvancer
 
 
@@ -25,11 +25,11 @@ def locks_of(store: MvccStore, start: bytes, end: bytes) -> Iterable[Lock]:
     return (lock for lock in store.locks_in(start, end) if lock.writes)
 
 
-def track(advancer: WatermarkAdvancer, change: Change, rows: Iterable[RowChange]) -> None:
+def track(advancer: WatermarkAdvancer, change: StoreChange, rows: Iterable[RowChange]) -> None:
     """`rows`: those of the change that are in the range."""
-    if change.kind is Kind.PREWRITE:
+    if change.kind is ChangeKind.PREWRITE:
         advancer.locked(change.start_ts, (row.key for row in rows), change.large_primary)
-    elif change.kind is Kind.COMMIT:
+    elif change.kind is ChangeKind.COMMIT:
         advancer.unlocked(change.start_ts, [row.key for row in rows if row.op is not Op.LOCK])
-    elif change.kind is Kind.ROLLBACK:
+    elif change.kind is ChangeKind.ROLLBACK:
         advancer.unlocked(change.start_ts, (row.key for row in rows))

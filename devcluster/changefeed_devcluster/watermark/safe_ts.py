@@ -16,15 +16,15 @@ from changefeed.wire import errorpb_pb2 as errorpb
 
 from ..pd.regions import Region, RegionEvent, Regions
 from ..store.contexts import RegionMismatch
-from ..store.mvcc import View
+from ..store.mvcc import LockView
 from ..store.store import MvccStore
-from ..store.txn import Change, RowChange
+from ..store.txn import RowChange, StoreChange
 from .advancer import WatermarkAdvancer
 from .gate import VersionGate
 from .ranges import advancer_of, locks_of, track
 from .statuses import Statuses
 
-_NO_LOCKS = View(ignores_locks=True)
+_NO_LOCKS = LockView(ignores_locks=True)
 
 
 @dataclass
@@ -48,7 +48,7 @@ class SafeTs:
         store.observe(self._on_change)
         regions.observe(self._on_regions)
 
-    def view(self, region: Region, store_id: int, ts: int, start: bytes, end: bytes) -> View:
+    def view(self, region: Region, store_id: int, ts: int, start: bytes, end: bytes) -> LockView:
         """How a peer on a store is read at `ts` in a range of the region. Raises RegionMismatch: it is not ready."""
         if region.id not in self._read:
             self._read[region.id] = self._followed(region)
@@ -64,7 +64,7 @@ class SafeTs:
                 continue
             commit_ts = self._statuses.read(store_id, lock.start_ts, lock.primary, ts).commit_ts
             (committed if 0 < commit_ts <= ts else ignored).add(lock.start_ts)
-        return View(ignored, committed)
+        return LockView(ignored, committed)
 
     def advancers(self) -> dict[int, list[WatermarkAdvancer]]:
         """By the store that leads the region; what goes by the wrong mechanism is made again."""
@@ -89,7 +89,7 @@ class SafeTs:
         locks = locks_of(self._store, region.start, region.end)
         return _Read(region, advancer_of(locks, self._gate.spares_large(region.leader_store)))
 
-    def _on_change(self, change: Change) -> None:
+    def _on_change(self, change: StoreChange) -> None:
         if not self._read:
             return
         by_region: dict[int, list[RowChange]] = defaultdict(list)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ..store.store import MvccStore
 from ..store.txn import TxnNotFound
-from .advancer import Status, WatermarkAdvancer
+from .advancer import LargeTransactionStatus, WatermarkAdvancer
 from .gate import VersionGate
 
 ROUND_SECONDS = 1.0
@@ -37,7 +37,7 @@ class Statuses:
         self._clock = clock
         self._round_s = round_s
         self._asked = -round_s
-        self._known: dict[int, dict[int, Status]] = {}  # by store, then by start ts
+        self._known: dict[int, dict[int, LargeTransactionStatus]] = {}  # by store, then by start ts
         self.requests: Counter[int] = Counter()
         self.reads: Counter[int] = Counter()
 
@@ -53,7 +53,7 @@ class Statuses:
         self._asked = self._clock()
         self._known = {store_id: self._round(store_id, tuple(own)) for store_id, own in advancers.items()}
 
-    def _round(self, store_id: int, advancers: tuple[WatermarkAdvancer, ...]) -> dict[int, Status]:
+    def _round(self, store_id: int, advancers: tuple[WatermarkAdvancer, ...]) -> dict[int, LargeTransactionStatus]:
         """What the store knows afterwards: of no transaction but those that its ranges wait for."""
         wanted = {start_ts: large.primary for own in advancers for start_ts, large in own.large.items()}
         before = self._known.get(store_id, {})
@@ -70,9 +70,9 @@ class Statuses:
             advancer.learn(known)
         return known
 
-    def read(self, store_id: int, start_ts: int, primary: bytes, ts: int) -> Status:
+    def read(self, store_id: int, start_ts: int, primary: bytes, ts: int) -> LargeTransactionStatus:
         """What a reader at `ts` on a store has to know: whether the transaction is committed at or below it."""
-        known = self._known.get(store_id, {}).get(start_ts, Status())
+        known = self._known.get(store_id, {}).get(start_ts, LargeTransactionStatus())
         if known.is_final or known.min_commit_ts > ts:
             return known
         leader = self._leader_of(primary)
@@ -80,12 +80,16 @@ class Statuses:
             self.reads[leader] += 1
         return self._answer(primary, start_ts)
 
-    def _answer(self, primary: bytes, start_ts: int) -> Status:
+    def _answer(self, primary: bytes, start_ts: int) -> LargeTransactionStatus:
         """Of the primary's store. It decides nothing: the transaction may still be about to lock its primary."""
         try:
             found = self._store.check_txn_status(primary, start_ts, current_ts=0)
         except TxnNotFound:
-            return Status()
+            return LargeTransactionStatus()
         if found.lock is not None:
-            return Status(min_commit_ts=found.lock.min_commit_ts)
-        return Status(commit_ts=found.commit_ts) if found.commit_ts else Status(is_rolled_back=True)
+            return LargeTransactionStatus(min_commit_ts=found.lock.min_commit_ts)
+        return (
+            LargeTransactionStatus(commit_ts=found.commit_ts)
+            if found.commit_ts
+            else LargeTransactionStatus(is_rolled_back=True)
+        )

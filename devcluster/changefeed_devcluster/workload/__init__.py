@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from threading import Event
 from typing import Protocol
 
-from ..tidb.schema import Table
+from ..tidb.schema import NamedTable
 
 
 class Workload(Protocol):
     """`create` makes what tables are missing (True: some were); `load` and `run` give the number of rows written."""
 
     @property
-    def tables(self) -> Sequence[Table]: ...
+    def tables(self) -> Sequence[NamedTable]: ...
 
     def create(self) -> bool: ...
 
@@ -23,7 +23,7 @@ class Workload(Protocol):
     def run(self, stop: Event, rate: float) -> int: ...
 
 
-class Pace:
+class RowRate:
     """Holds a loop to `rate` rows a second without making up for time lost."""
 
     def __init__(self, rate: float, stop: Event) -> None:

@@ -10,18 +10,18 @@ import random
 from threading import Event
 
 from ..store.txn import TxnError
-from ..tidb.schema import Column, Table
+from ..tidb.schema import NamedTable, NewColumn
 from ..tidb.tidb import Tidb
 from ..tidb.transaction import RowMissing, Transaction
-from . import Pace
+from . import RowRate
 
 DATABASE = "bank"
 CONSERVED = "balance"
 _OWNERS = ("Ada", "O'Brien", 'the "Fox"', "Zoë", "李雷", "a,b", "back\\slash", "line\nbreak", "", None)
 _COLUMNS = (
-    Column("id", "bigint"),
-    Column("owner", "varchar(32)", nullable=True),
-    Column("balance", "bigint"),
+    NewColumn("id", "bigint"),
+    NewColumn("owner", "varchar(32)", nullable=True),
+    NewColumn("balance", "bigint"),
 )
 
 
@@ -39,9 +39,9 @@ class Bank:
         self._accounts = accounts
         self._initial = initial
         self._random = random.Random(seed)
-        self._open: list[tuple[Table, int]] = []
-        self._closed: list[tuple[Table, int]] = []
-        self.tables: list[Table] = []
+        self._open: list[tuple[NamedTable, int]] = []
+        self._closed: list[tuple[NamedTable, int]] = []
+        self.tables: list[NamedTable] = []
 
     def create(self) -> bool:
         """Makes the tables that are missing; True if any was."""
@@ -66,7 +66,7 @@ class Bank:
                 (self._open if pk in present else self._closed).append((table, pk))
         return rows
 
-    def _load(self, table: Table) -> None:
+    def _load(self, table: NamedTable) -> None:
         with self._tidb.begin() as txn:
             txn.insert(table, {"id": 1, "owner": "bank", "balance": -self._initial * (self._accounts - 1)})
             for pk in range(2, self._accounts + 1):
@@ -74,7 +74,7 @@ class Bank:
 
     def run(self, stop: Event, rate: float = 2000.0) -> int:
         """Transactions until `stop`, about `rate` rows a second; gives the number of rows committed."""
-        pace = Pace(rate, stop)
+        pace = RowRate(rate, stop)
         rows = 0
         while not stop.is_set():
             try:
@@ -130,12 +130,12 @@ class Bank:
         return self._random.choice(_OWNERS)
 
 
-def _balance(txn: Transaction, table: Table, pk: int) -> int:
+def _balance(txn: Transaction, table: NamedTable, pk: int) -> int:
     row = txn.get(table, pk)
     if row is None:
         raise RowMissing(f"account {pk} of {table.name} is open, but has no row")
     return int(row["balance"])
 
 
-def _add(txn: Transaction, table: Table, pk: int, amount: int) -> None:
+def _add(txn: Transaction, table: NamedTable, pk: int, amount: int) -> None:
     txn.update(table, {"id": pk, "balance": _balance(txn, table, pk) + amount})

@@ -16,12 +16,12 @@ from typing import Any
 
 from ..ddl.tables import NewTable, create_table
 from ..store.txn import TxnError
-from ..tidb.schema import ROWID, Column, Table
+from ..tidb.schema import ROWID, NamedTable, NewColumn
 from ..tidb.tidb import Tidb
 from ..tidb.transaction import Transaction
-from . import Pace, storm_columns, storm_tables
+from . import RowRate, storm_columns, storm_tables
 from .random_values import column, value
-from .storm import NotNow, Storm
+from .storm import NothingToAlter, Storm
 
 KINDS = [*storm_columns.KINDS, *storm_tables.KINDS]
 DATABASES = ("storm", "storm_too")
@@ -30,24 +30,24 @@ _KEYS = 160
 _DDL = 0.12  # of the steps
 _AT_ONCE = 2  # jobs
 _HELD = 0.05  # of the transactions are kept open for a while
-_KEY_COLUMNS: tuple[tuple[tuple[Column, ...], Any], ...] = (
-    ((Column("id", "bigint"),), "id"),
-    ((Column("id", "int unsigned"),), "id"),
-    ((Column("code", "varchar(16)"), Column("id", "bigint")), ("code", "id")),
-    ((Column("id", "bigint"),), None),
+_KEY_COLUMNS: tuple[tuple[tuple[NewColumn, ...], Any], ...] = (
+    ((NewColumn("id", "bigint"),), "id"),
+    ((NewColumn("id", "int unsigned"),), "id"),
+    ((NewColumn("code", "varchar(16)"), NewColumn("id", "bigint")), ("code", "id")),
+    ((NewColumn("id", "bigint"),), None),
 )
 
 
 @dataclass
-class _Held:
+class _HeldTransaction:
     """An open transaction, and the definitions that it was begun with."""
 
     txn: Transaction
-    tables: list[Table]
+    tables: list[NamedTable]
 
 
 @dataclass
-class _Job:
+class _RunningDdl:
     kind: str
     ids: frozenset[int]  # tables that nobody else may alter meanwhile
     states: Iterator[object]
@@ -69,12 +69,12 @@ class DdlStorm:
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
-        self._held: list[_Held] = []
-        self._jobs: list[_Job] = []
+        self._held: list[_HeldTransaction] = []
+        self._jobs: list[_RunningDdl] = []
         self._storm = Storm(self.tidb, self._rng, DATABASES, OUTSIDE)
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[NamedTable]:
         """Those that are written now."""
         ours = {*DATABASES, OUTSIDE}
         return [table for table in self.tidb.tables.values() if table.db.name in ours and table.info.has_rows]
@@ -106,7 +106,7 @@ class DdlStorm:
         return rows
 
     def run(self, stop: Event, rate: float = 500.0) -> int:
-        pace = Pace(rate, stop)
+        pace = RowRate(rate, stop)
         rows = 0
         while not stop.is_set():
             written = self.step()
@@ -137,20 +137,20 @@ class DdlStorm:
 
     # --- transactions ---
 
-    def _transact(self, chosen: list[Table]) -> int:
+    def _transact(self, chosen: list[NamedTable]) -> int:
         txn = self.tidb.begin(one_phase=self._rng.random() < 0.1)
         try:
             rows = sum(self._write(txn, table) for table in chosen for _ in range(self._rng.randint(1, 3)))
         except (TxnError, ValueError):
             txn.rollback()
             return 0
-        held = _Held(txn, chosen)
+        held = _HeldTransaction(txn, chosen)
         if rows and self._rng.random() < _HELD:
             self._held.append(held)
             return 0
         return rows if self._commit(held) else 0
 
-    def _write(self, txn: Transaction, table: Table) -> int:
+    def _write(self, txn: Transaction, table: NamedTable) -> int:
         """One random change. Raises TxnError, and ValueError for a key that no partition holds."""
         address = self._address(table)
         old = txn.get(table, address if len(address) > 1 else address[0])
@@ -165,14 +165,14 @@ class DdlStorm:
             txn.update(table, {**changed, **dict(zip(table.address, address, strict=True))})
         return 1
 
-    def _address(self, table: Table) -> tuple[Any, ...]:
+    def _address(self, table: NamedTable) -> tuple[Any, ...]:
         key = self._rng.randint(1, _KEYS)
         return tuple(key if name in ("id", ROWID) else f"k {key % 7}" for name in table.address)
 
     def _value(self, of: Any) -> Any:
         return None if of.nullable and self._rng.random() < 0.2 else value(self._rng, of.type)
 
-    def _commit(self, held: _Held) -> bool:
+    def _commit(self, held: _HeldTransaction) -> bool:
         known = self.tidb.tables
         has_changed = any(known.get(table.name) is not table for table in held.tables)
         if has_changed and not self.metadata_lock:
@@ -184,7 +184,7 @@ class DdlStorm:
             return False
         return True
 
-    def _end(self, held: _Held) -> int:
+    def _end(self, held: _HeldTransaction) -> int:
         return 1 if self._commit(held) else 0
 
     def _end_held(self) -> None:
@@ -198,16 +198,16 @@ class DdlStorm:
         busy = frozenset().union(*(job.ids for job in self._jobs))
         try:
             tables, states = kind.begin(self._storm, busy)
-        except NotNow:
+        except NothingToAlter:
             self.refused[kind.name] += 1
             return
         if kind.alone:
             self._end_held()
-        job = _Job(kind.name, frozenset(table.id for table in tables), states)
+        job = _RunningDdl(kind.name, frozenset(table.id for table in tables), states)
         self._jobs.append(job)
         self._go_on(job)
 
-    def _go_on(self, job: _Job) -> None:
+    def _go_on(self, job: _RunningDdl) -> None:
         """Its next state, once no transaction knows a definition that is older than the present one."""
         known = self.tidb.tables
         for held in [held for held in self._held if any(known.get(t.name) is not t for t in held.tables)]:
@@ -218,7 +218,7 @@ class DdlStorm:
         except StopIteration:
             self._jobs.remove(job)
             self.done[job.kind] += 1
-        except (TxnError, NotNow):  # rows are locked or not as wanted: the job is given up
+        except (TxnError, NothingToAlter):  # rows are locked or not as wanted: the job is given up
             self._jobs.remove(job)
             self.refused[job.kind] += 1
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from ..tidb.field_types import CHOICES, INTEGERS, FieldType, Tp
-from ..tidb.schema import Column
+from ..tidb.schema import NewColumn
 
 _WIDTHS = {Tp.TINY: 8, Tp.SHORT: 16, Tp.INT24: 24, Tp.LONG: 32, Tp.LONGLONG: 64}
 _ODD = "aZ ,'\"\\\n\t|é李€🦊"
@@ -43,11 +43,11 @@ CHANGES: dict[str, tuple[str, ...]] = {
 }
 
 
-def column(rng: random.Random, name: str) -> Column:
+def column(rng: random.Random, name: str) -> NewColumn:
     """A new column, with a default where rows could not do without."""
     kind, default = rng.choice(_TYPES)
     nullable = rng.random() < 0.5
-    return Column(name, kind, nullable, None if nullable and rng.random() < 0.5 else default)
+    return NewColumn(name, kind, nullable, None if nullable and rng.random() < 0.5 else default)
 
 
 def value(rng: random.Random, field: FieldType) -> Any:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ..tidb.field_types import PRIMARY_KEY
-from ..tidb.schema import ColumnInfo, Table
+from ..tidb.schema import NamedTable, TidbColumn
 from ..tidb.tidb import Tidb
 
 T = TypeVar("T")
 
 
-class NotNow(Exception):
+class NothingToAlter(Exception):
     """There is nothing that the DDL could be done to."""
 
 
@@ -28,10 +28,10 @@ class Storm:
     databases: Sequence[str]
     outside: str
     names: int = 0
-    dropped: list[Table] = field(default_factory=list)
+    dropped: list[NamedTable] = field(default_factory=list)
 
-    def table(self, busy: Iterable[int], wanted: Callable[[Table], bool] = lambda _: True) -> Table:
-        """A table with rows that is as wanted, and that no job alters. Raises NotNow."""
+    def table(self, busy: Iterable[int], wanted: Callable[[NamedTable], bool] = lambda _: True) -> NamedTable:
+        """A table with rows that is as wanted, and that no job alters. Raises NothingToAlter."""
         ours = {*self.databases, self.outside}
         found = [
             table
@@ -41,27 +41,27 @@ class Storm:
         return self.rng.choice(self.some(found))
 
     def some(self, found: Sequence[T]) -> Sequence[T]:
-        """Raises NotNow if there is none."""
+        """Raises NothingToAlter if there is none."""
         if not found:
-            raise NotNow
+            raise NothingToAlter
         return found
 
     def name(self, prefix: str) -> str:
         self.names += 1
         return f"{prefix}{self.names}"
 
-    def other_columns(self, table: Table) -> list[ColumnInfo]:
+    def other_columns(self, table: NamedTable) -> list[TidbColumn]:
         """Those of no key."""
         keyed = {name for index in table.info.indexes for name in index.columns}
         return [c for c in table.info.public if c.name not in keyed and not c.type.flag & PRIMARY_KEY]
 
 
-Begun = tuple[Sequence[Table], Iterator[object]]
+Begun = tuple[Sequence[NamedTable], Iterator[object]]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """`begin`: gives the tables that nobody else may alter meanwhile, and the states. Raises NotNow.
+class StormDdl:
+    """`begin`: gives the tables that nobody else may alter meanwhile, and the states. Raises NothingToAlter.
 
     `alone`: no transaction may be open when it begins. It copies rows, or takes at once what TiDB takes in several
     steps, waiting for open transactions at each.
@@ -75,12 +75,12 @@ class Kind:
 Begin = Callable[[Storm, frozenset[int]], Begun]
 
 
-class Kinds(list[Kind]):
+class Kinds(list[StormDdl]):
     """Of one module; each as often as it weighs."""
 
     def add(self, weight: int = 1, alone: bool = False) -> Callable[[Begin], None]:
         def added(begin: Begin) -> None:
-            self.extend([Kind(begin.__name__.strip("_").replace("_", " "), begin, alone)] * weight)
+            self.extend([StormDdl(begin.__name__.strip("_").replace("_", " "), begin, alone)] * weight)
 
         return added
 

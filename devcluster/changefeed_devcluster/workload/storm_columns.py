@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ddl import columns, indexes
-from ..tidb.schema import PRIMARY, Column, ColumnInfo, Table
+from ..tidb.schema import PRIMARY, NamedTable, NewColumn, TidbColumn
 from .random_values import CHANGES, column
 from .storm import Begun, Kinds, Storm, once, or_not
 
@@ -31,7 +31,7 @@ def _drop_column(storm: Storm, busy: frozenset[int]) -> Begun:
 def _modify_column(storm: Storm, busy: frozenset[int]) -> Begun:
     table = storm.table(busy, lambda table: bool(_changeable(storm, table)))
     old, kinds = storm.rng.choice(_changeable(storm, table))
-    new = Column(old.name, storm.rng.choice(kinds), old.nullable, None if old.nullable else "1")
+    new = NewColumn(old.name, storm.rng.choice(kinds), old.nullable, None if old.nullable else "1")
     return [table], columns.modify_column(storm.tidb, table, old.name, new)
 
 
@@ -39,7 +39,7 @@ def _modify_column(storm: Storm, busy: frozenset[int]) -> Begun:
 def _rename_column(storm: Storm, busy: frozenset[int]) -> Begun:
     table = storm.table(busy, lambda table: bool(_changeable(storm, table)))
     old, _ = storm.rng.choice(_changeable(storm, table))
-    new = Column(storm.name("renamed"), _sql_type(old), old.nullable, old.default)
+    new = NewColumn(storm.name("renamed"), _sql_type(old), old.nullable, old.default)
     return [table], columns.modify_column(storm.tidb, table, old.name, new)
 
 
@@ -48,7 +48,7 @@ def _reorder_columns(storm: Storm, busy: frozenset[int]) -> Begun:
     table = storm.table(busy, lambda table: bool(_changeable(storm, table)))
     old, _ = storm.rng.choice(_changeable(storm, table))
     others = [c.name for c in table.info.public if c.name != old.name]
-    new = Column(old.name, _sql_type(old), old.nullable, old.default)
+    new = NewColumn(old.name, _sql_type(old), old.nullable, old.default)
     after = storm.rng.choice([columns.FIRST, *others])
     return [table], columns.modify_column(storm.tidb, table, old.name, new, after)
 
@@ -67,11 +67,11 @@ def _multi_schema_change(storm: Storm, busy: frozenset[int]) -> Begun:
     return [table], columns.change_several(storm.tidb, table, column(storm.rng, storm.name("added")), dropped)
 
 
-def _changeable(storm: Storm, table: Table) -> list[tuple[ColumnInfo, tuple[str, ...]]]:
+def _changeable(storm: Storm, table: NamedTable) -> list[tuple[TidbColumn, tuple[str, ...]]]:
     return [(c, CHANGES[_sql_type(c)]) for c in storm.other_columns(table) if _sql_type(c) in CHANGES]
 
 
-def _sql_type(of: ColumnInfo) -> str:
+def _sql_type(of: TidbColumn) -> str:
     name = {3: "int", 8: "bigint", 15: "varchar", 254: "char", 246: "decimal"}.get(of.type.tp, "")
     if of.type.unsigned or (of.type.tp in (15, 254) and not of.type.is_text):
         return ""
@@ -97,7 +97,7 @@ def _add_primary_key(storm: Storm, busy: frozenset[int]) -> Begun:
     return [table], or_not(lambda: indexes.add_index(storm.tidb, table, PRIMARY, ["id"], True))
 
 
-def _has_id(table: Table) -> bool:
+def _has_id(table: NamedTable) -> bool:
     return any(column.name == "id" and not column.nullable for column in table.info.public)
 
 

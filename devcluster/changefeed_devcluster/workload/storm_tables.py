@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ..ddl import attributes, databases, partitions, tables
 from ..ddl.tables import NewTable
-from ..tidb.schema import Column, Table
+from ..tidb.schema import NamedTable, NewColumn
 from .random_values import column
-from .storm import Begun, Kinds, NotNow, Storm, once
+from .storm import Begun, Kinds, NothingToAlter, Storm, once
 
 _MOST_TABLES = 28
 
@@ -49,7 +49,7 @@ def _drop_table(storm: Storm, busy: frozenset[int]) -> Begun:
 def _recover_table(storm: Storm, busy: frozenset[int]) -> Begun:
     table = storm.some(storm.dropped)[-1]
     if table.db.name not in storm.tidb.databases or storm.tidb.databases[table.db.name].id != table.db.id:
-        raise NotNow
+        raise NothingToAlter
     storm.dropped.remove(table)
     return [table], once(lambda: tables.recover_table(storm.tidb, table, storm.name("recovered")))
 
@@ -86,17 +86,17 @@ def _set_attribute(storm: Storm, busy: frozenset[int]) -> Begun:
 def _new_table(storm: Storm) -> NewTable:
     more = [column(storm.rng, f"c{i}") for i in range(storm.rng.randint(1, 4))]
     pk = storm.rng.choice(("id", "id", None))
-    return NewTable(storm.name("made"), (Column("id", "bigint"), *more), pk)
+    return NewTable(storm.name("made"), (NewColumn("id", "bigint"), *more), pk)
 
 
 def _check_room(storm: Storm) -> None:
     if len(storm.tidb.tables) >= _MOST_TABLES:
-        raise NotNow
+        raise NothingToAlter
 
 
 def _check_enough(storm: Storm) -> None:
     if len(storm.tidb.tables) < _MOST_TABLES // 2:
-        raise NotNow
+        raise NothingToAlter
 
 
 # --- views and sequences ---
@@ -133,7 +133,7 @@ def _drop_sequence(storm: Storm, busy: frozenset[int]) -> Begun:
     return [], once(lambda: tables.drop_sequence(storm.tidb, sequence))
 
 
-def _without_rows(storm: Storm, what: str) -> Table:
+def _without_rows(storm: Storm, what: str) -> NamedTable:
     found = [t for t in storm.tidb.tables.values() if t.info.attributes.get(what) and t.db.name in storm.databases]
     return storm.rng.choice(storm.some(found))
 
@@ -174,7 +174,7 @@ def _reorganize_partition(storm: Storm, busy: frozenset[int]) -> Begun:
         try:
             return partitions.reorganize_partition(storm.tidb, table, [last.name], into)
         except ValueError as error:  # an exchange without validation has brought a row that none of them holds
-            raise NotNow from error
+            raise NothingToAlter from error
 
     return [table], once(reorganize)
 
@@ -189,7 +189,7 @@ def _exchange_partition(storm: Storm, busy: frozenset[int]) -> Begun:
         other = tables.create_like(storm.tidb, table, storm.name("twin"))
         yield other
         if storm.tidb.tables.get(other.name) is not other:  # altered meanwhile: TiDB refuses what differs
-            raise NotNow
+            raise NothingToAlter
         yield partitions.exchange_partition(storm.tidb, table, name, other)
 
     return [table], exchange()
@@ -224,7 +224,7 @@ def _drop_database(storm: Storm, busy: frozenset[int]) -> Begun:
     name = storm.databases[-1]
     inside = [table for table in storm.tidb.tables.values() if table.db.name == name]
     if name not in storm.tidb.databases or any(table.id in busy for table in inside):
-        raise NotNow
+        raise NothingToAlter
     return inside, once(lambda: databases.drop_database(storm.tidb, name))
 
 

@@ -12,16 +12,16 @@ import numpy.typing as npt
 
 from ..frozen import Columns, FrozenHistory, RowSource
 from ..store.txn import TxnError
-from ..tidb.schema import Column, Table
+from ..tidb.schema import NamedTable, NewColumn
 from ..tidb.tidb import Tidb
-from . import Pace
+from . import RowRate
 
 DATABASE = "sbtest"
 _COLUMNS = (
-    Column("id", "bigint"),
-    Column("k", "int", default=0),
-    Column("c", "char(120)", default=""),
-    Column("pad", "char(60)", default=""),
+    NewColumn("id", "bigint"),
+    NewColumn("k", "int", default=0),
+    NewColumn("c", "char(120)", default=""),
+    NewColumn("pad", "char(60)", default=""),
 )
 _GROUP = 11
 _FOUR_DIGITS = np.array([b"%04d" % n for n in range(10_000)], "S4").view("<u4")
@@ -54,7 +54,7 @@ class Sysbench:
         self._seed = seed
         self._shares = list(accumulate(_shares(tables, hot)))
         self._last: dict[str, int] = {}
-        self.tables: list[Table] = []
+        self.tables: list[NamedTable] = []
 
     def create(self) -> bool:
         """Makes the tables that are missing; True if any was."""
@@ -95,7 +95,7 @@ class Sysbench:
         """Transactions of one insert and two updates until `stop`; gives the rows written. Rate 0 does nothing."""
         if rate <= 0:
             return 0
-        pace = Pace(rate, stop)
+        pace = RowRate(rate, stop)
         chosen = random.Random(self._seed)
         written = 0
         while not stop.is_set():

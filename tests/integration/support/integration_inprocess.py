@@ -30,7 +30,7 @@ from changefeed.spec.parse import parse
 from changefeed.wire.owner import OwnerAddress
 from changefeed.wire.owner_client import reporting
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 
 DEADLINE_S = 60.0
@@ -215,8 +215,8 @@ class World:
         self.tidb = Tidb(cluster)
         self.tidb.bootstrap()
         self.tidb.create_database("shop")
-        columns = (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True))
-        self.orders: Table = self.tidb.create_table("shop", "orders", columns, regions=2, handles=1000)
+        columns = (NewColumn("id", "bigint"), NewColumn("name", "varchar(64)", nullable=True))
+        self.orders: NamedTable = self.tidb.create_table("shop", "orders", columns, regions=2, handles=1000)
         self.start_ts = self.tidb.now()
 
     @property
@@ -257,7 +257,7 @@ class World:
         return 0
 
 
-def insert(world: World, table: Table, ids: Iterable[int], **more: object) -> None:
+def insert(world: World, table: NamedTable, ids: Iterable[int], **more: object) -> None:
     """A row for each id, in one transaction."""
     with world.tidb.begin() as txn:
         for number in ids:

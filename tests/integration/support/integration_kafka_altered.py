@@ -16,10 +16,10 @@ from threading import Event
 from typing import Any, NamedTuple
 
 from changefeed_devcluster.ddl import columns
-from changefeed_devcluster.tidb.schema import Column, ColumnInfo, Table
-from changefeed_devcluster.tidb.tidb import Change, Tidb
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn, TidbColumn
+from changefeed_devcluster.tidb.tidb import CommittedChange, Tidb
 from changefeed_devcluster.tidb.values import absent_value
-from changefeed_devcluster.workload import Pace
+from changefeed_devcluster.workload import RowRate
 from changefeed_devcluster.workload.random_values import value
 from integration_kafka_history import Reading
 
@@ -140,7 +140,7 @@ _KINDS = {
 }
 
 
-def value_of(rng: random.Random, column: ColumnInfo) -> Any:
+def value_of(rng: random.Random, column: TidbColumn) -> Any:
     """What all readers can take: of TIME a moment of a day."""
     if column.nullable and rng.random() < 0.2:
         return None
@@ -167,22 +167,22 @@ class Altered:
         self._kinds["order"] = "text"  # a reserved word
         self._added_ts: dict[str, int] = {}
         self._evolved: set[str] = set()  # a JDBC sink adds them when it meets them
-        self._gone: list[Table] = []  # before each TRUNCATE
+        self._gone: list[NamedTable] = []  # before each TRUNCATE
 
     def create(self) -> None:
         self.tidb.create_database(DATABASE)
-        made = [Column(name, _KINDS[kind].sql, nullable=True) for name, kind in self._kinds.items()]
-        self.tidb.create_table(DATABASE, TABLE, (Column("id", "bigint"), *made))
+        made = [NewColumn(name, _KINDS[kind].sql, nullable=True) for name, kind in self._kinds.items()]
+        self.tidb.create_table(DATABASE, TABLE, (NewColumn("id", "bigint"), *made))
         self.start_ts = self.tidb.now()
         stored = "".join(f", {self._stored(name)} NULL" for name in self._kinds)
         self.by_hand(f"CREATE TABLE {TABLE} (id BIGINT PRIMARY KEY{stored})")
 
     @property
-    def table(self) -> Table:
+    def table(self) -> NamedTable:
         return self.tidb.tables[f"{DATABASE}.{TABLE}"]
 
     def run(self, stop: Event, rate: float) -> None:
-        pace = Pace(rate, stop)
+        pace = RowRate(rate, stop)
         states: Iterator[object] = iter(())
         while not stop.is_set():
             rows = self._transact()
@@ -247,13 +247,15 @@ class Altered:
             self._evolved.add(name)
         else:
             self.by_hand(f"ALTER TABLE {TABLE} ADD COLUMN {self._stored(name)}")
-        return columns.add_column(self.tidb, self.table, Column(name, kind.sql, nullable=True))
+        return columns.add_column(self.tidb, self.table, NewColumn(name, kind.sql, nullable=True))
 
     def _add_with_default(self, nullable: bool) -> Iterator[object]:
         name, kind = self._new_column()
         default = self._default(name, kind.default)
         self.by_hand(f"ALTER TABLE {TABLE} ADD COLUMN {self._stored(name)} {_null(nullable)}{default}")
-        return columns.add_column(self.tidb, self.table, Column(name, kind.sql, nullable, kind.default), columns.FIRST)
+        return columns.add_column(
+            self.tidb, self.table, NewColumn(name, kind.sql, nullable, kind.default), columns.FIRST
+        )
 
     def _new_column(self) -> tuple[str, Kind]:
         kind = self._rng.choice([*_KINDS])
@@ -267,7 +269,7 @@ class Altered:
         self._kinds[old.name] = _KINDS[self._kinds[old.name]].wider
         default = self._default(old.name, old.default)
         self.by_hand(f"ALTER TABLE {TABLE} MODIFY COLUMN {self._stored(old.name)} {_null(old.nullable)}{default}")
-        new = Column(old.name, _KINDS[self._kinds[old.name]].sql, old.nullable, old.default)
+        new = NewColumn(old.name, _KINDS[self._kinds[old.name]].sql, old.nullable, old.default)
         return columns.modify_column(self.tidb, self.table, old.name, new)
 
     def _drop(self) -> Iterator[object]:
@@ -301,7 +303,7 @@ class Altered:
         kinds = {each.name: _KINDS[self._kinds.get(each.name, "big")] for each in self.table.info.public}
         return {name: kind.shown.format(f"`{name}`") for name, kind in kinds.items()}
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[CommittedChange]:
         """All of them, in order."""
         upto = self.tidb.now()
         return [c for table in (*self._gone, self.table) for c in self.tidb.history(table, self.start_ts, upto)]
@@ -322,7 +324,7 @@ class Altered:
         """The same for Flink, which has NULL where a column is younger than a row's last change."""
         readings = self.columns(protocol)
 
-        def told(change: Change, name: str) -> Any:
+        def told(change: CommittedChange, name: str) -> Any:
             assert change.row is not None
             if change.row.get(name) is None or change.commit_ts <= self._added_ts[name]:
                 return None
@@ -333,9 +335,9 @@ class Altered:
     def upstream(self) -> State:
         return self.tidb.snapshot(self.table, self.tidb.now())
 
-    def _last(self) -> dict[int, Change]:
+    def _last(self) -> dict[int, CommittedChange]:
         """Of each row that was not deleted, but perhaps truncated."""
-        last: dict[int, Change] = {}
+        last: dict[int, CommittedChange] = {}
         for change in self.changes():
             if change.op == "delete":
                 last.pop(change.pk, None)

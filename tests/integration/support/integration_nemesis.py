@@ -11,7 +11,7 @@ from typing import Any
 from changefeed_devcluster import keys
 from changefeed_devcluster.control import do_harm
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Table
+from changefeed_devcluster.tidb.schema import NamedTable
 
 WEIGHTS = {
     "split": 4,
@@ -41,7 +41,7 @@ class Nemesis:
     def __init__(
         self,
         cluster: DevCluster,
-        tables: Sequence[Table],
+        tables: Sequence[NamedTable],
         rows: int,
         rng: random.Random,
         say: Callable[[str], None],

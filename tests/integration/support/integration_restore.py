@@ -17,11 +17,11 @@ from changefeed.restore.restore import restore
 from changefeed.restore.source import RestoreSource
 from changefeed.verify.progress import NoProgress
 from changefeed_devcluster.store.txn import TxnError
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.workload.bank import Bank
 from integration_inprocess import Run, World
 
-NOTE = Column("note", "varchar(20)", nullable=True, default="it's new")
+NOTE = NewColumn("note", "varchar(20)", nullable=True, default="it's new")
 FORMATS: dict[str, dict[str, Any]] = {
     "csv": {"protocol": "csv", "csv": {"includeCommitTs": True}},
     "canal-json": {"protocol": "canal-json", "canalJson": {"enableTidbExtension": True}},
@@ -38,7 +38,7 @@ class BankStory:
 
     world: World
     draw: random.Random
-    definitions: list[tuple[int, dict[str, Table]]] = field(default_factory=list)  # from which ts on
+    definitions: list[tuple[int, dict[str, NamedTable]]] = field(default_factory=list)  # from which ts on
     first_ts: int = 0
 
     def begin(self) -> Bank:
@@ -60,7 +60,7 @@ class BankStory:
     def add_column(self, bank: Bank) -> int:
         """Gives the DDL's ts; the bank goes on with the new definition. A virtual column stands before it."""
         old = bank.tables[0]
-        virtual = Column("twice", "bigint", nullable=True, generated="`balance` * 2")
+        virtual = NewColumn("twice", "bigint", nullable=True, generated="`balance` * 2")
         new = self.world.tidb.add_column(self.world.tidb.add_column(old, virtual), NOTE)
         ts = self.world.tidb.last_ddl_ts
         bank.tables[0] = new

@@ -15,7 +15,7 @@ from changefeed.source.followed_table import read_schema_now
 from changefeed.source.offset import Offset
 from changefeed.source.options import SourceOptions
 from changefeed.source.stream import TableStream
-from changefeed_devcluster.tidb.tidb import Change
+from changefeed_devcluster.tidb.tidb import CommittedChange
 from integration_inprocess import World
 
 Row = dict[str, Any]
@@ -149,7 +149,7 @@ def write_some(world: World, rng: random.Random, alive: set[int], below: int, mo
                 txn.update(world.orders, {"id": number, "name": f"n{rng.randint(0, 9)}"})
 
 
-def expected(changes: Iterable[Change], columns: Iterable[str] = ("id", "name")) -> Counter[tuple[Any, ...]]:
+def expected(changes: Iterable[CommittedChange], columns: Iterable[str] = ("id", "name")) -> Counter[tuple[Any, ...]]:
     """(change type, commit version, cells) of an upstream's history."""
     return Counter(
         (kind, change.commit_ts, *(getattr(change, image).get(name) for name in columns))

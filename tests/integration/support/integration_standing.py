@@ -20,13 +20,13 @@ from changefeed.owner.transaction_log.state import State
 from changefeed_devcluster.ddl.indexes import add_index
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.rows import Row
-from changefeed_devcluster.tidb.schema import Column
-from changefeed_devcluster.tidb.tidb import Change, Table, Tidb
+from changefeed_devcluster.tidb.schema import NewColumn
+from changefeed_devcluster.tidb.tidb import CommittedChange, NamedTable, Tidb
 from integration_inprocess import resource
 from integration_processes import Nursery, Process
 
-COLUMNS = (Column("id", "bigint"), Column("balance", "bigint"))
-NOTE = Column("note", "varchar(8)", nullable=True)
+COLUMNS = (NewColumn("id", "bigint"), NewColumn("balance", "bigint"))
+NOTE = NewColumn("note", "varchar(8)", nullable=True)
 Key = tuple[str, int]  # a table's name, the primary key
 ROWS = 12  # of a table in a small transaction; twice as many in a large one
 
@@ -43,16 +43,16 @@ class History:
     start_ts: int
     steps: tuple[int, ...]
     rows: int
-    tables: tuple[Table, ...]
+    tables: tuple[NamedTable, ...]
 
     @property
     def target_ts(self) -> int:
         return self.steps[-1]
 
     @cached_property
-    def changes(self) -> dict[Key, list[Change]]:
+    def changes(self) -> dict[Key, list[CommittedChange]]:
         """Of each row, in order."""
-        found: dict[Key, list[Change]] = {}
+        found: dict[Key, list[CommittedChange]] = {}
         for table in self.tables:
             for change in self.tidb.history(table, self.start_ts, self.target_ts):
                 found.setdefault((table.info.name, change.pk), []).append(change)
@@ -105,7 +105,7 @@ def upstream(truncated: bool = False, indexed: bool = False) -> Iterator[History
         yield History(cluster, tidb, start_ts, tuple(steps), rows, tuple(tables.values()))
 
 
-def _change(tidb: Tidb, tables: Sequence[Table], step: int) -> int:
+def _change(tidb: Tidb, tables: Sequence[NamedTable], step: int) -> int:
     """A large and a small transaction; how many rows change."""
     first, middle, end = (ROWS * (3 * step + part) + 1 for part in (0, 2, 3))
     for pks in (range(first, middle), range(middle, end)):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed_devcluster.cdc.cdc import messages, parse_version
-from changefeed_devcluster.cdc.connection import Connection, Subscription
+from changefeed_devcluster.cdc.connection import CdcConnection, CdcRegistration
 from changefeed_devcluster.cdc.subscriptions import SINK_QUOTA, Subscriptions
-from changefeed_devcluster.cdc.troubles import Troubles
+from changefeed_devcluster.cdc.troubles import InjectedTroubles
 from changefeed_devcluster.frozen import FrozenHistory
 from changefeed_devcluster.pd.oracle import Oracle
 from changefeed_devcluster.pd.regions import Regions
@@ -31,7 +31,7 @@ class Rig:
         sink_quota: int = SINK_QUOTA,
     ) -> None:
         """`proposed`: so many of the three spare large transactions; they ask one another when `now` has moved."""
-        self.troubles = Troubles()
+        self.troubles = InjectedTroubles()
         self.store = MvccStore()
         self.oracle = Oracle(clock=lambda: 1.0)
         self.regions = Regions(self.store.lock, [1, 2, 3])
@@ -44,8 +44,8 @@ class Rig:
         )
         self.connection = self.connect(version, multiplexing)
 
-    def connect(self, version: str = "8.5.0", multiplexing: bool = True) -> Connection:
-        connection = Connection(1, multiplexing, lambda: None)
+    def connect(self, version: str = "8.5.0", multiplexing: bool = True) -> CdcConnection:
+        connection = CdcConnection(1, multiplexing, lambda: None)
         connection.version = parse_version(version)
         self.subscriptions.connect(connection)
         return connection
@@ -63,12 +63,12 @@ class Rig:
             setattr(request, name, value)
         return request
 
-    def register(self, **changed: object) -> Subscription:
+    def register(self, **changed: object) -> CdcRegistration:
         subscription = self.subscriptions.register(self.connection, self.request(**changed))
         assert subscription is not None
         return subscription
 
-    def run_scan(self, subscription: Subscription) -> None:
+    def run_scan(self, subscription: CdcRegistration) -> None:
         """To its end, and a tick longer: the next one tells the subscription a resolved-ts."""
         snapshot = self.subscriptions.attach(subscription)
         assert snapshot is not None
@@ -76,7 +76,7 @@ class Rig:
             pass
         subscription.is_ripe = True
 
-    def subscribe(self, **changed: object) -> Subscription:
+    def subscribe(self, **changed: object) -> CdcRegistration:
         subscription = self.register(**changed)
         self.run_scan(subscription)
         self.drain()

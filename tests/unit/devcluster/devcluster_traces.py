@@ -17,7 +17,7 @@ from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import metapb_pb2 as metapb
 from changefeed.wire import pdpb_pb2 as pdpb
 from changefeed_devcluster.cdc.cdc import messages, parse_version
-from changefeed_devcluster.cdc.connection import Connection, Subscription
+from changefeed_devcluster.cdc.connection import CdcConnection, CdcRegistration
 from changefeed_devcluster.cdc.subscriptions import Subscriptions
 from changefeed_devcluster.codec import encode_bytes
 from changefeed_devcluster.pd.oracle import Oracle
@@ -178,8 +178,8 @@ class Play:
         for ms in range(phase_ms, int(max(self._events)[0]) + _AFTERWARDS_MS, TICK_MS):
             self._at(ms, self._subscriptions.advance)
 
-    def _connected(self, stream: Mapping[str, Any]) -> Connection:
-        connection = Connection(stream["store"], stream["method"] == "EventFeedV2", lambda: None)
+    def _connected(self, stream: Mapping[str, Any]) -> CdcConnection:
+        connection = CdcConnection(stream["store"], stream["method"] == "EventFeedV2", lambda: None)
         connection.version = parse_version(_VERSION)
         self._subscriptions.connect(connection)
         return connection
@@ -213,7 +213,7 @@ class Play:
         if subscription and snapshot:
             self._go_on(self._subscriptions.scan(subscription, snapshot), subscription)
 
-    def _go_on(self, steps: Iterator[int], subscription: Subscription, size: int = 0) -> None:
+    def _go_on(self, steps: Iterator[int], subscription: CdcRegistration, size: int = 0) -> None:
         """A scan, as fast as the store's limit lets it come."""
         if size and self._bytes_per_second:
             lifted = max(call.ms for call in self._recording.calls if not call.is_of_a_client)

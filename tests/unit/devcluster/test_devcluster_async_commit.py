@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed_devcluster.cdc.cdc import messages, parse_version
-from changefeed_devcluster.cdc.subscriptions import Connection, Subscriptions
+from changefeed_devcluster.cdc.subscriptions import CdcConnection, Subscriptions
 from changefeed_devcluster.journal import Journal
 from changefeed_devcluster.pd.oracle import Oracle
 from changefeed_devcluster.pd.regions import Regions
 from changefeed_devcluster.store.gc import resolve_locks
-from changefeed_devcluster.store.mvcc import View
+from changefeed_devcluster.store.mvcc import LockView
 from changefeed_devcluster.store.store import MvccStore
 from changefeed_devcluster.store.txn import (
     MAX_TS,
-    Action,
     AlreadyRolledBack,
-    Check,
     CommitTsExpired,
     KeyIsLocked,
     Lock,
     Mutation,
     Op,
+    PessimisticCheck,
     TxnError,
+    TxnStatusAction,
     WriteConflict,
 )
 
@@ -34,7 +34,7 @@ A, B, C = b"a", b"b", b"c"
 
 
 def put(key: bytes, value: bytes) -> Mutation:
-    return Mutation(Op.PUT, key, value, Check.LOCKED)
+    return Mutation(Op.PUT, key, value, PessimisticCheck.LOCKED)
 
 
 def test_min_commit_ts_is_above_every_read_so_far() -> None:
@@ -62,9 +62,9 @@ def test_a_reader_below_min_commit_ts_is_not_blocked_and_a_latest_read_is() -> N
         store.get(A, 101)
     with pytest.raises(KeyIsLocked):
         store.get(A, MAX_TS)
-    assert store.get(A, 200, View(committed=[50])) == b"1", "its reader knows that it is committed"
-    assert store.get(A, 200, View(resolved=[50])) is None
-    assert store.get(A, 200, View(ignores_locks=True)) is None
+    assert store.get(A, 200, LockView(committed=[50])) == b"1", "its reader knows that it is committed"
+    assert store.get(A, 200, LockView(resolved=[50])) is None
+    assert store.get(A, 200, LockView(ignores_locks=True)) is None
 
 
 def test_too_late_for_max_commit_ts_means_two_phases() -> None:
@@ -87,7 +87,7 @@ def test_the_keys_decide_an_async_commit_not_its_ttl() -> None:
     store.prewrite([put(A, b"1")], A, 50, ttl_ms=1, async_commit=True, secondaries=[B, C])
     store.prewrite([put(B, b"1"), put(C, b"1")], A, 50, ttl_ms=1, async_commit=True)
     status = store.check_txn_status(A, 50, MAX_TS)
-    assert (status.action, status.ttl_ms) == (Action.NO_ACTION, 1)
+    assert (status.action, status.ttl_ms) == (TxnStatusAction.NO_ACTION, 1)
     assert status.lock is not None
     assert [lock.key for lock in store.check_secondary_locks(status.lock.secondaries, 50).locks] == [B, C]
     store.commit([B], 50, 60)
@@ -118,7 +118,7 @@ def test_force_sync_commit_decides_by_ttl() -> None:
     store = MvccStore()
     store.prewrite([put(A, b"1")], A, 50, ttl_ms=1, async_commit=True, secondaries=[B])
     status = store.check_txn_status(A, 50, MAX_TS, force_sync_commit=True)
-    assert status.action is Action.TTL_EXPIRE_ROLLBACK
+    assert status.action is TxnStatusAction.TTL_EXPIRE_ROLLBACK
 
 
 @pytest.mark.parametrize(("secondary", "value"), [(True, b"1"), (False, None)])
@@ -163,7 +163,7 @@ class Feed:
         self.regions.bootstrap()
         self.regions.split(C)
         self.subscriptions = Subscriptions(self.store, self.regions, self.oracle, 7)
-        self.connection = Connection(1, True, lambda: None)
+        self.connection = CdcConnection(1, True, lambda: None)
         self.connection.version = parse_version("8.5.0")
         self.subscriptions.connect(self.connection)
         self.resolved: dict[int, int] = {}

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed_devcluster import keys
-from changefeed_devcluster.cdc.connection import Subscription
-from changefeed_devcluster.cdc.scans import Snapshot
+from changefeed_devcluster.cdc.connection import CdcRegistration
+from changefeed_devcluster.cdc.scans import ScanSnapshot
 from changefeed_devcluster.frozen import TXN_ROWS, FrozenHistory
 from changefeed_devcluster.pd.oracle import compose
 from changefeed_devcluster.store.frozen_store import FrozenStore
@@ -78,14 +78,14 @@ def history(request: pytest.FixtureRequest) -> FrozenHistory:
     return frozen(live=request.param == "live")
 
 
-def attached(rig: Rig, **changed: object) -> tuple[Subscription, Snapshot]:
+def attached(rig: Rig, **changed: object) -> tuple[CdcRegistration, ScanSnapshot]:
     subscription = rig.register(**changed)
     snapshot = rig.subscriptions.attach(subscription)
     assert snapshot is not None
     return subscription, snapshot
 
 
-def steps(rig: Rig, subscription: Subscription, snapshot: Snapshot) -> Iterator[list[cdcpb.Event.Row]]:
+def steps(rig: Rig, subscription: CdcRegistration, snapshot: ScanSnapshot) -> Iterator[list[cdcpb.Event.Row]]:
     """What each step of the scan and of the delivery after it queues."""
     for _ in rig.subscriptions.scan(subscription, snapshot):
         yield entries(rig.events())

@@ -10,7 +10,7 @@ from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.gc import collect_garbage
 from changefeed_devcluster.store.store import MvccStore
 from changefeed_devcluster.store.txn import Mutation, Op, TxnLockNotFound
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import SnapshotTooOld, Tidb
 
 A, B, C = b"a", b"b", b"c"
@@ -124,7 +124,7 @@ def test_tidb_refuses_a_snapshot_below_the_safe_point() -> None:
     tidb = Tidb(cluster)
     tidb.bootstrap()
     tidb.create_database("shop")
-    table = tidb.create_table("shop", "orders", [Column("id", "bigint"), Column("n", "bigint")])
+    table = tidb.create_table("shop", "orders", [NewColumn("id", "bigint"), NewColumn("n", "bigint")])
     for n in range(3):
         with tidb.begin() as txn:
             txn.insert(table, {"id": n, "n": n})

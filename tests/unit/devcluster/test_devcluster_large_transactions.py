@@ -21,7 +21,7 @@ from changefeed_devcluster.store.txn import (
     TxnNotFound,
     WriteConflict,
 )
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 from devcluster_rig import Rig, entries, put
 
@@ -131,11 +131,11 @@ def tidb() -> Tidb:
 
 
 @pytest.fixture
-def table(tidb: Tidb) -> Table:
-    return tidb.create_table("shop", "orders", [Column("id", "bigint"), Column("v", "int", nullable=True)])
+def table(tidb: Tidb) -> NamedTable:
+    return tidb.create_table("shop", "orders", [NewColumn("id", "bigint"), NewColumn("v", "int", nullable=True)])
 
 
-def test_a_session_sees_what_it_has_flushed_and_others_do_not(tidb: Tidb, table: Table) -> None:
+def test_a_session_sees_what_it_has_flushed_and_others_do_not(tidb: Tidb, table: NamedTable) -> None:
     with tidb.begin() as txn:
         txn.insert(table, {"id": 1, "v": 10})
     large = tidb.begin_large()
@@ -157,7 +157,7 @@ def test_a_session_sees_what_it_has_flushed_and_others_do_not(tidb: Tidb, table:
     assert [(change.op, change.pk) for change in changes] == [("update", 1), ("insert", 2)]
 
 
-def test_one_that_is_half_sent_leaves_nothing_when_it_is_rolled_back(tidb: Tidb, table: Table) -> None:
+def test_one_that_is_half_sent_leaves_nothing_when_it_is_rolled_back(tidb: Tidb, table: NamedTable) -> None:
     large = tidb.begin_large()
     for number in range(3):
         large.insert(table, {"id": number})
@@ -169,7 +169,7 @@ def test_one_that_is_half_sent_leaves_nothing_when_it_is_rolled_back(tidb: Tidb,
         large.heartbeat()
 
 
-def test_a_flush_that_fails_rolls_it_back(tidb: Tidb, table: Table) -> None:
+def test_a_flush_that_fails_rolls_it_back(tidb: Tidb, table: NamedTable) -> None:
     large = tidb.begin_large()
     large.insert(table, {"id": 1})
     large.flush()
@@ -181,7 +181,7 @@ def test_a_flush_that_fails_rolls_it_back(tidb: Tidb, table: Table) -> None:
     assert set(tidb.snapshot(table, tidb.now())) == {2}
 
 
-def test_it_is_committed_key_after_key_behind_its_primary(tidb: Tidb, table: Table) -> None:
+def test_it_is_committed_key_after_key_behind_its_primary(tidb: Tidb, table: NamedTable) -> None:
     large = tidb.begin_large()
     for number in range(3):
         large.insert(table, {"id": number})

@@ -10,28 +10,28 @@ from changefeed_devcluster.pd.oracle import compose
 from changefeed_devcluster.store.store import MvccStore
 from changefeed_devcluster.store.txn import (
     MAX_TS,
-    Action,
     AlreadyExist,
     AlreadyRolledBack,
-    Change,
-    Check,
+    ChangeKind,
     ConflictReason,
     KeyIsLocked,
-    Kind,
     LockTypeNotMatch,
     Mutation,
     Op,
+    PessimisticCheck,
     PessimisticLockNotFound,
     PessimisticLockRolledBack,
     PrimaryMismatch,
+    StoreChange,
     TxnLockNotFound,
+    TxnStatusAction,
     WriteConflict,
 )
 
 A, B = b"a", b"b"
 
 
-def put(key: bytes, value: bytes, check: Check = Check.LOCKED) -> Mutation:
+def put(key: bytes, value: bytes, check: PessimisticCheck = PessimisticCheck.LOCKED) -> Mutation:
     return Mutation(Op.PUT, key, value, check)
 
 
@@ -43,8 +43,8 @@ def store() -> MvccStore:
     return store
 
 
-def watch(store: MvccStore) -> list[Change]:
-    changes: list[Change] = []
+def watch(store: MvccStore) -> list[StoreChange]:
+    changes: list[StoreChange] = []
     store.observe(changes.append)
     return changes
 
@@ -80,7 +80,9 @@ def test_the_prewrite_takes_the_lock_over_with_what_was_promised(store: MvccStor
     (lock,) = store.scan_locks(99)
     assert (lock.op, lock.ttl_ms, lock.min_commit_ts, lock.for_update_ts) == (Op.PUT, 9000, 33, 26)
     (row,) = changes[-1].rows
-    assert (changes[-1].kind, row.value, row.old_value) == (Kind.PREWRITE, b"3", b"2"), "old value: at for_update_ts"
+    assert (changes[-1].kind, row.value, row.old_value) == (ChangeKind.PREWRITE, b"3", b"2"), (
+        "old value: at for_update_ts"
+    )
 
 
 def test_locking_again_raises_for_update_ts_only(store: MvccStore) -> None:
@@ -108,12 +110,12 @@ def test_a_lost_lock_is_mended_unless_others_used_the_key(store: MvccStore) -> N
 def test_keys_that_need_no_lock_are_not_checked_for_conflicts(store: MvccStore) -> None:
     store.one_pc([put(B, b"other")], 30)
     with pytest.raises(WriteConflict) as caught:
-        store.prewrite([put(B, b"x", Check.CONSTRAINT)], B, 20, for_update_ts=21)
+        store.prewrite([put(B, b"x", PessimisticCheck.CONSTRAINT)], B, 20, for_update_ts=21)
     assert caught.value.reason is ConflictReason.LAZY_UNIQUENESS_CHECK
-    store.prewrite([put(B, b"x", Check.SKIP)], B, 20, for_update_ts=21)
+    store.prewrite([put(B, b"x", PessimisticCheck.SKIP)], B, 20, for_update_ts=21)
     store.rollback([B], 20)
     with pytest.raises(AlreadyRolledBack):
-        store.prewrite([put(B, b"x", Check.SKIP)], B, 20, for_update_ts=21)
+        store.prewrite([put(B, b"x", PessimisticCheck.SKIP)], B, 20, for_update_ts=21)
 
 
 def test_pessimistic_rollback_frees_what_was_locked_until_then(store: MvccStore) -> None:
@@ -127,7 +129,7 @@ def test_pessimistic_rollback_frees_what_was_locked_until_then(store: MvccStore)
     store.prewrite([put(A, b"2")], A, 20, for_update_ts=26)
     store.pessimistic_rollback([A], 20, 99)
     assert len(store.scan_locks(99)) == 1, "what is prewritten stays"
-    assert [change.kind for change in changes] == [Kind.PREWRITE]
+    assert [change.kind for change in changes] == [ChangeKind.PREWRITE]
 
 
 def test_no_lock_after_a_rollback(store: MvccStore) -> None:
@@ -162,8 +164,8 @@ def test_a_forgotten_lock_goes_with_the_commit_and_leaves_no_version(store: Mvcc
     assert store.scan_locks(99) == []
     assert store.scan(b"", b"", 99) == [(A, b"2")]
     assert [(change.kind, [row.key for row in change.rows]) for change in changes] == [
-        (Kind.PREWRITE, [A]),
-        (Kind.COMMIT, [A]),
+        (ChangeKind.PREWRITE, [A]),
+        (ChangeKind.COMMIT, [A]),
     ]
     with pytest.raises(TxnLockNotFound):
         store.commit([B], 20, 30)
@@ -174,7 +176,7 @@ def test_the_rollback_of_a_pessimistic_lock_is_told_without_a_value(store: MvccS
     store.pessimistic_lock([A], A, 20, 20)
     store.rollback([A], 20)
     assert [(change.kind, [(row.key, row.op) for row in change.rows]) for change in changes] == [
-        (Kind.ROLLBACK, [(A, Op.LOCK)])
+        (ChangeKind.ROLLBACK, [(A, Op.LOCK)])
     ]
 
 
@@ -190,11 +192,11 @@ def test_an_expired_pessimistic_lock_is_told_apart() -> None:
     start, late = compose(1000), compose(1501)
     store.pessimistic_lock([A], A, start, start, ttl_ms=500)
     alive = store.check_txn_status(A, start, compose(1500), resolving_pessimistic_lock=True)
-    assert (alive.action, alive.ttl_ms) == (Action.NO_ACTION, 500)
+    assert (alive.action, alive.ttl_ms) == (TxnStatusAction.NO_ACTION, 500)
     expired = store.check_txn_status(A, start, late, resolving_pessimistic_lock=True)
-    assert expired.action is Action.TTL_EXPIRE_PESSIMISTIC_ROLLBACK
+    assert expired.action is TxnStatusAction.TTL_EXPIRE_PESSIMISTIC_ROLLBACK
     absent = store.check_txn_status(A, start, late, rollback_if_not_exist=True, resolving_pessimistic_lock=True)
-    assert absent.action is Action.LOCK_NOT_EXIST_DO_NOTHING
+    assert absent.action is TxnStatusAction.LOCK_NOT_EXIST_DO_NOTHING
     store.prewrite([put(A, b"1")], A, start, for_update_ts=start)
     assert len(store.scan_locks(MAX_TS)) == 1, "no rollback record was left: the transaction may go on"
 
@@ -205,5 +207,5 @@ def test_a_lock_from_before_the_primary_changed_is_dropped() -> None:
     with pytest.raises(PrimaryMismatch):
         store.check_txn_status(A, 20, 30, verify_is_primary=True, resolving_pessimistic_lock=True)
     status = store.check_txn_status(A, 20, 30, rollback_if_not_exist=True, verify_is_primary=True)
-    assert status.action is Action.LOCK_NOT_EXIST_ROLLBACK
+    assert status.action is TxnStatusAction.LOCK_NOT_EXIST_ROLLBACK
     assert store.scan_locks(99) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from changefeed_devcluster.journal import Journal, Record
+from changefeed_devcluster.journal import Journal, JournalRecord
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
 from changefeed_devcluster.tidb.tidb import Tidb
@@ -90,7 +90,7 @@ def test_a_frozen_journal_keeps_its_torn_tail_and_takes_no_record(tmp_path: Path
     before = path.read_bytes()
     journal = Journal(tmp_path, frozen=True)
     kinds = [kind for kind, _ in journal.replay()]
-    journal.append(Record.CLUSTER, DevCluster().regions.all()[0].message)
+    journal.append(JournalRecord.CLUSTER, DevCluster().regions.all()[0].message)
     journal.close()
     assert kinds
     assert path.read_bytes() == before

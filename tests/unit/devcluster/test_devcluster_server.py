@@ -20,7 +20,7 @@ from changefeed.wire import kvrpcpb_pb2 as kvrpcpb
 from changefeed.wire import pdpb_pb2 as pdpb
 from changefeed_devcluster.codec import encode_bytes
 from changefeed_devcluster.control import HARM_METHOD
-from changefeed_devcluster.journal import Journal, Record
+from changefeed_devcluster.journal import Journal, JournalRecord
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
 from devcluster_feed import DEADLINE, Feed, call, failure, kv, pd, rows
@@ -437,7 +437,7 @@ def test_a_second_start_goes_on_where_the_first_ended(tmp_path: Path) -> None:
 def test_no_ts_is_given_out_twice_when_the_clock_goes_back(tmp_path: Path) -> None:
     tomorrow = (DevCluster().oracle.next() >> 18) + 86_400_000
     journal = Journal(tmp_path)
-    journal.append(Record.TSO, pdpb.Timestamp(physical=tomorrow))
+    journal.append(JournalRecord.TSO, pdpb.Timestamp(physical=tomorrow))
     journal.close()
     cluster = DevCluster(data_dir=tmp_path)
     assert cluster.oracle.next() > tomorrow << 18

@@ -11,7 +11,7 @@ from changefeed_devcluster.codec import encode_bytes
 from changefeed_devcluster.control import do_harm
 from changefeed_devcluster.pd.regions import Region
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.store.mvcc import View
+from changefeed_devcluster.store.mvcc import LockView
 from changefeed_devcluster.store.txn import Mutation, Op
 from devcluster_feed import DEADLINE, kv, pd
 from devcluster_rig import Rig, put
@@ -218,7 +218,7 @@ def test_by_the_old_mechanism_a_stale_read_waits_for_the_last_key_and_looks_at_n
             version=start_ts + 1,
         )
         assert found.region_error.data_is_not_ready.safe_ts == start_ts
-        assert cluster.watermarks.safe_ts.view(region, 2, start_ts, b"", b"") == View(ignores_locks=True)
+        assert cluster.watermarks.safe_ts.view(region, 2, start_ts, b"", b"") == LockView(ignores_locks=True)
         assert not cluster.watermarks.statuses.reads
 
 

@@ -6,27 +6,27 @@ from pathlib import Path
 
 import pytest
 from changefeed_devcluster.codec import decode_bytes, encode_bytes
-from changefeed_devcluster.journal import Journal, Record
+from changefeed_devcluster.journal import Journal, JournalRecord
 from changefeed_devcluster.pd.oracle import Oracle, compose
 from changefeed_devcluster.pd.safepoints import GC_WORKER, NEVER, SafePoints, ServiceSafePoints
-from changefeed_devcluster.store.mvcc import View
+from changefeed_devcluster.store.mvcc import LockView
 from changefeed_devcluster.store.store import MvccStore
 from changefeed_devcluster.store.txn import (
     MAX_TS,
-    Action,
     AlreadyCommitted,
     AlreadyExist,
     AlreadyRolledBack,
-    Change,
+    ChangeKind,
     CommitTsExpired,
     KeyIsLocked,
-    Kind,
     Mutation,
     Op,
     PrimaryMismatch,
     RowChange,
+    StoreChange,
     TxnLockNotFound,
     TxnNotFound,
+    TxnStatusAction,
     WriteConflict,
 )
 from hypothesis import given
@@ -105,7 +105,7 @@ def test_a_lock_blocks_reads_above_its_start_ts_only() -> None:
     with pytest.raises(KeyIsLocked) as caught:
         store.get(b"a", 30)
     assert (caught.value.lock.start_ts, caught.value.lock.primary) == (30, b"b")
-    assert store.get(b"a", 30, View([30])) == b"1"
+    assert store.get(b"a", 30, LockView([30])) == b"1"
     with pytest.raises(KeyIsLocked):
         store.scan(b"", b"", 31)
     assert store.get(b"b", MAX_TS) is None, "the latest read passes the lock on its primary"
@@ -154,7 +154,7 @@ def test_insert_and_check_not_exists_look_at_the_live_value() -> None:
 
 def test_every_call_may_be_repeated_and_reports_once() -> None:
     store = MvccStore()
-    changes: list[Change] = []
+    changes: list[StoreChange] = []
     store.observe(changes.append)
     for _ in range(2):
         store.prewrite([put(b"a", b"1")], b"a", 10)
@@ -163,20 +163,25 @@ def test_every_call_may_be_repeated_and_reports_once() -> None:
     for _ in range(2):
         store.rollback([b"b"], 30)
     assert store.one_pc([put(b"c", b"3")], 40) == store.one_pc([put(b"c", b"3")], 40)
-    assert [change.kind for change in changes] == [Kind.PREWRITE, Kind.COMMIT, Kind.ROLLBACK, Kind.ONE_PC]
+    assert [change.kind for change in changes] == [
+        ChangeKind.PREWRITE,
+        ChangeKind.COMMIT,
+        ChangeKind.ROLLBACK,
+        ChangeKind.ONE_PC,
+    ]
 
 
 def test_changes_carry_old_values_except_commits() -> None:
     store = MvccStore()
     write(store, 10, 20, put(b"a", b"1"))
-    changes: list[Change] = []
+    changes: list[StoreChange] = []
     store.observe(changes.append)
     write(store, 30, 40, put(b"a", b"2"), Mutation(Op.LOCK, b"z"))
     store.one_pc([Mutation(Op.DELETE, b"a")], 50)
     assert changes == [
-        Change(Kind.PREWRITE, 30, 0, 0, [RowChange(b"a", Op.PUT, b"2", b"1")]),
-        Change(Kind.COMMIT, 30, 40, 0, [RowChange(b"a", Op.PUT, b"2"), RowChange(b"z", Op.LOCK)]),
-        Change(Kind.ONE_PC, 50, 51, 0, [RowChange(b"a", Op.DELETE, b"", b"2")]),
+        StoreChange(ChangeKind.PREWRITE, 30, 0, 0, [RowChange(b"a", Op.PUT, b"2", b"1")]),
+        StoreChange(ChangeKind.COMMIT, 30, 40, 0, [RowChange(b"a", Op.PUT, b"2"), RowChange(b"z", Op.LOCK)]),
+        StoreChange(ChangeKind.ONE_PC, 50, 51, 0, [RowChange(b"a", Op.DELETE, b"", b"2")]),
     ]
 
 
@@ -233,12 +238,12 @@ def test_check_txn_status_tells_every_fate() -> None:
     start = compose(1000)
     store.prewrite([put(b"a", b"1"), put(b"b", b"1")], b"a", start, ttl_ms=500)
     alive = store.check_txn_status(b"a", start, compose(1500))
-    assert (alive.action, alive.ttl_ms, alive.commit_ts) == (Action.NO_ACTION, 500, 0)
+    assert (alive.action, alive.ttl_ms, alive.commit_ts) == (TxnStatusAction.NO_ACTION, 500, 0)
     with pytest.raises(PrimaryMismatch):
         store.check_txn_status(b"b", start, compose(1500), verify_is_primary=True)
     assert store.txn_heart_beat(b"a", start, 900) == 900
     assert store.check_txn_status(b"a", start, compose(1900)).ttl_ms == 900
-    assert store.check_txn_status(b"a", start, compose(1901)).action is Action.TTL_EXPIRE_ROLLBACK
+    assert store.check_txn_status(b"a", start, compose(1901)).action is TxnStatusAction.TTL_EXPIRE_ROLLBACK
     rolled_back = store.check_txn_status(b"a", start, compose(1901))
     assert (rolled_back.ttl_ms, rolled_back.commit_ts) == (0, 0)
     store.resolve_lock(start, 0)
@@ -246,7 +251,7 @@ def test_check_txn_status_tells_every_fate() -> None:
     with pytest.raises(TxnNotFound):
         store.check_txn_status(b"c", start, compose(1901))
     absent = store.check_txn_status(b"c", start, compose(1901), rollback_if_not_exist=True)
-    assert absent.action is Action.LOCK_NOT_EXIST_ROLLBACK
+    assert absent.action is TxnStatusAction.LOCK_NOT_EXIST_ROLLBACK
     with pytest.raises(AlreadyRolledBack):
         store.prewrite([put(b"c", b"1")], b"c", start)
     write(store, compose(2000), compose(2001), put(b"d", b"1"))
@@ -336,11 +341,11 @@ def test_a_torn_tail_is_cut_and_overwritten(tmp_path: Path, damage: int | str) -
     restored = MvccStore(again)
     for kind, body in again.replay():
         restored.replay(kind, body)
-    assert restored.get(b"a", 100, View([30])) == b"1"
+    assert restored.get(b"a", 100, LockView([30])) == b"1"
     restored.one_pc([put(b"z", b"9")], 200)
     again.close()
     third = Journal(tmp_path)
-    assert [kind for kind, _ in third.replay()][-1] is Record.ONE_PC
+    assert [kind for kind, _ in third.replay()][-1] is JournalRecord.ONE_PC
     third.close()
 
 

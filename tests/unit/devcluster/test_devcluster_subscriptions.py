@@ -14,7 +14,7 @@ from changefeed_devcluster.cdc.cdc import parse_version
 from changefeed_devcluster.cdc.events import group_rows, varint
 from changefeed_devcluster.codec import encode_bytes
 from changefeed_devcluster.pd.regions import BORDERS
-from changefeed_devcluster.store.txn import Action, Mutation, Op
+from changefeed_devcluster.store.txn import Mutation, Op, TxnStatusAction
 from devcluster_rig import CLUSTER, Rig, entries, put
 
 Row = cdcpb.Event.Row
@@ -99,7 +99,7 @@ def test_a_protected_rollback_says_so() -> None:
     rig.store.cleanup(b"i", 42, 0)
     rig.store.rollback([b"o"], overlapped)
     status = rig.store.check_txn_status(b"o", overlapped, overlapped + 1, rollback_if_not_exist=True)
-    assert status.action is Action.LOCK_NOT_EXIST_ROLLBACK
+    assert status.action is TxnStatusAction.LOCK_NOT_EXIST_ROLLBACK
     told = {row.key: row.value for row in entries(rig.events()) if row.type == ROLLBACK}
     assert {key for key, value in told.items() if value == b"p"} == {b"a", b"c", b"d", b"e", b"g", b"h", b"i"}
     assert {key for key, value in told.items() if not value} == {b"b", b"f", b"never", b"o"}

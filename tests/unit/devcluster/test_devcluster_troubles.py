@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from changefeed_devcluster.cdc.cdc import messages
-from changefeed_devcluster.cdc.troubles import Trouble, Troubles, interleaved
+from changefeed_devcluster.cdc.troubles import InjectedTrouble, InjectedTroubles, interleaved
 from devcluster_rig import Rig, entries, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,15 +15,15 @@ ITEMS = st.lists(st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers()
 
 def test_a_trouble_lasts_its_time_or_until_it_is_healed() -> None:
     now = [0.0]
-    troubles = Troubles(lambda: now[0])
-    troubles.begin(Trouble.DELAY, 2, seconds=5, amount=0.5)
-    troubles.begin(Trouble.STALL)
-    assert [troubles.amount(Trouble.DELAY, store) for store in (1, 2)] == [0.0, 0.5]
-    assert [troubles.amount(Trouble.STALL, store) for store in (1, 2)] == [1.0, 1.0]
+    troubles = InjectedTroubles(lambda: now[0])
+    troubles.begin(InjectedTrouble.DELAY, 2, seconds=5, amount=0.5)
+    troubles.begin(InjectedTrouble.STALL)
+    assert [troubles.amount(InjectedTrouble.DELAY, store) for store in (1, 2)] == [0.0, 0.5]
+    assert [troubles.amount(InjectedTrouble.STALL, store) for store in (1, 2)] == [1.0, 1.0]
     now[0] = 5.0
-    assert (troubles.amount(Trouble.DELAY, 2), troubles.amount(Trouble.STALL, 2)) == (0.0, 1.0)
+    assert (troubles.amount(InjectedTrouble.DELAY, 2), troubles.amount(InjectedTrouble.STALL, 2)) == (0.0, 1.0)
     troubles.heal()
-    assert troubles.amount(Trouble.STALL, 2) == 0.0
+    assert troubles.amount(InjectedTrouble.STALL, 2) == 0.0
 
 
 @settings(deadline=None)
@@ -48,7 +48,7 @@ def test_lanes_do_change_places() -> None:
 def test_a_stalled_region_tells_no_resolved_ts_but_its_rows() -> None:
     rig = Rig()
     subscription = rig.subscribe()
-    rig.troubles.begin(Trouble.STALL_REGION, subscription.region_id)
+    rig.troubles.begin(InjectedTrouble.STALL_REGION, subscription.region_id)
     rig.store.one_pc([put("a", "1")], rig.oracle.next())
     rig.subscriptions.advance()
     (message,) = rig.drain()
@@ -61,7 +61,7 @@ def test_repeated_resolved_ts_goes_back_and_to_zero() -> None:
     rig = Rig()
     rig.oracle.raise_to(10_000 << 18)
     rig.subscribe()
-    rig.troubles.begin(Trouble.REPEAT)
+    rig.troubles.begin(InjectedTrouble.REPEAT)
     told = [ts for _, ts, _ in rig.resolved()]
     assert told == [told[0], told[0], told[0] - (1000 << 18), 0]
 

@@ -7,19 +7,19 @@ from changefeed_devcluster.pd.oracle import Oracle, compose
 from changefeed_devcluster.store.store import MvccStore
 from changefeed_devcluster.store.txn import (
     MAX_TS,
-    Action,
     AlreadyCommitted,
     AlreadyRolledBack,
     Assertion,
     AssertionFailed,
-    Change,
+    ChangeKind,
     CommitTsExpired,
     KeyIsLocked,
-    Kind,
     Mutation,
     Op,
+    StoreChange,
     TxnLockNotFound,
     TxnNotFound,
+    TxnStatusAction,
 )
 
 A, B = b"a", b"b"
@@ -37,9 +37,9 @@ def test_a_lock_expires_by_the_oracles_physical_time() -> None:
     start = oracle.next()
     store.prewrite([put(A, b"1")], A, start, ttl_ms=500)
     clock[0] = 1.5
-    assert store.check_txn_status(A, start, oracle.next()).action is Action.NO_ACTION
+    assert store.check_txn_status(A, start, oracle.next()).action is TxnStatusAction.NO_ACTION
     clock[0] = 1.501
-    assert store.check_txn_status(A, start, oracle.next()).action is Action.TTL_EXPIRE_ROLLBACK
+    assert store.check_txn_status(A, start, oracle.next()).action is TxnStatusAction.TTL_EXPIRE_ROLLBACK
     assert store.scan_locks(oracle.next()) == []
 
 
@@ -61,13 +61,13 @@ def test_a_reader_pushes_the_commit_past_itself() -> None:
     start, reader, now = compose(1000), compose(1100), compose(1200)
     store.prewrite([put(A, b"1")], A, start, ttl_ms=5000, min_commit_ts=start + 1)
     pushed = store.check_txn_status(A, start, now, caller_start_ts=reader)
-    assert pushed.action is Action.MIN_COMMIT_TS_PUSHED
+    assert pushed.action is TxnStatusAction.MIN_COMMIT_TS_PUSHED
     assert store.get(A, reader) is None, "the reader passes the lock"
     with pytest.raises(CommitTsExpired) as caught:
         store.commit([A], start, reader)
     assert caught.value.min_commit_ts == now
     again = store.check_txn_status(A, start, now, caller_start_ts=reader)
-    assert again.action is Action.MIN_COMMIT_TS_PUSHED, "it is past him already"
+    assert again.action is TxnStatusAction.MIN_COMMIT_TS_PUSHED, "it is past him already"
     store.commit([A], start, now)
 
 
@@ -75,9 +75,12 @@ def test_nobody_pushes_what_has_no_min_commit_ts() -> None:
     store = MvccStore()
     start = compose(1000)
     store.prewrite([put(A, b"1")], A, start, ttl_ms=5000)
-    assert store.check_txn_status(A, start, compose(1200), caller_start_ts=compose(1100)).action is Action.NO_ACTION
+    assert (
+        store.check_txn_status(A, start, compose(1200), caller_start_ts=compose(1100)).action
+        is TxnStatusAction.NO_ACTION
+    )
     latest = store.check_txn_status(A, start, compose(1200), caller_start_ts=MAX_TS)
-    assert latest.action is Action.MIN_COMMIT_TS_PUSHED, "a latest read may pass: nothing is committed"
+    assert latest.action is TxnStatusAction.MIN_COMMIT_TS_PUSHED, "a latest read may pass: nothing is committed"
     assert [lock.min_commit_ts for lock in store.scan_locks(MAX_TS)] == [0]
 
 
@@ -119,14 +122,14 @@ def test_a_commit_at_the_ts_of_a_rollback_leaves_both() -> None:
 
 def test_a_rollback_that_is_not_protected_leaves_nothing_where_a_commit_has_its_ts() -> None:
     store = MvccStore()
-    changes: list[Change] = []
+    changes: list[StoreChange] = []
     store.observe(changes.append)
     commit_ts = store.one_pc([put(A, b"1")], 20)
     store.rollback([A], commit_ts)
-    assert [change.kind for change in changes] == [Kind.ONE_PC]
+    assert [change.kind for change in changes] == [ChangeKind.ONE_PC]
     absent = store.check_txn_status(A, commit_ts, MAX_TS, rollback_if_not_exist=True)
-    assert absent.action is Action.LOCK_NOT_EXIST_ROLLBACK
-    assert [change.kind for change in changes] == [Kind.ONE_PC, Kind.ROLLBACK]
+    assert absent.action is TxnStatusAction.LOCK_NOT_EXIST_ROLLBACK
+    assert [change.kind for change in changes] == [ChangeKind.ONE_PC, ChangeKind.ROLLBACK]
 
 
 def test_cleanup_waits_for_the_ttl_unless_told_not_to() -> None:

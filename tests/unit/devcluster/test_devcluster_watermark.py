@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 from changefeed_devcluster.store.store import MvccStore
-from changefeed_devcluster.store.txn import MAX_TS, Change, Mutation, Op, TxnError
-from changefeed_devcluster.watermark.advancer import Status, WatermarkAdvancer
+from changefeed_devcluster.store.txn import MAX_TS, Mutation, Op, StoreChange, TxnError
+from changefeed_devcluster.watermark.advancer import LargeTransactionStatus, WatermarkAdvancer
 from changefeed_devcluster.watermark.gate import VersionGate
 from changefeed_devcluster.watermark.ranges import advancer_of, locks_of, track
 from changefeed_devcluster.watermark.statuses import Statuses
@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-OPEN = Status(min_commit_ts=150)
+OPEN = LargeTransactionStatus(min_commit_ts=150)
 
 
 # --- the advancer ---
@@ -37,13 +37,13 @@ def test_a_large_one_holds_it_below_what_it_has_promised_and_its_first_end_frees
     advancer = WatermarkAdvancer(spares_large=True)
     advancer.locked(100, [b"a"], b"p")
     assert advancer.lowest == 100  # nobody has asked its primary
-    advancer.learn({100: Status()})
+    advancer.learn({100: LargeTransactionStatus()})
     assert advancer.lowest == 100  # nobody knows it there
     advancer.learn({100: OPEN})
     assert advancer.lowest == 149
-    advancer.learn({100: Status(min_commit_ts=140), 99: Status(min_commit_ts=10)})
+    advancer.learn({100: LargeTransactionStatus(min_commit_ts=140), 99: LargeTransactionStatus(min_commit_ts=10)})
     assert advancer.lowest == 149
-    advancer.learn({100: Status(commit_ts=160)})
+    advancer.learn({100: LargeTransactionStatus(commit_ts=160)})
     assert advancer.lowest == 159  # none of its rows has been seen here
     advancer.unlocked(100, [b"b"])
     assert advancer.lowest == MAX_TS
@@ -54,7 +54,7 @@ def test_a_large_one_holds_it_below_what_it_has_promised_and_its_first_end_frees
 def test_one_that_is_rolled_back_holds_nothing() -> None:
     advancer = WatermarkAdvancer(spares_large=True)
     advancer.locked(100, [b"a"], b"p")
-    advancer.learn({100: Status(is_rolled_back=True)})
+    advancer.learn({100: LargeTransactionStatus(is_rolled_back=True)})
     assert advancer.lowest == MAX_TS
 
 
@@ -216,7 +216,7 @@ class Watched(RuleBasedStateMachine):
         self.transactions: list[Written] = []
         self.store.observe(self.changed)
 
-    def changed(self, change: Change) -> None:
+    def changed(self, change: StoreChange) -> None:
         for number, (start, end) in enumerate(RANGES):
             rows = [row for row in change.rows if start <= row.key < end]
             if not rows:

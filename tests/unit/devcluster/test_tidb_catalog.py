@@ -14,10 +14,10 @@ import pytest
 from changefeed_devcluster import keys
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import KeyIsLocked, TxnLockNotFound
-from changefeed_devcluster.tidb.schema import Column
-from changefeed_devcluster.tidb.tidb import Change, Tidb
+from changefeed_devcluster.tidb.schema import NewColumn
+from changefeed_devcluster.tidb.tidb import CommittedChange, Tidb
 
-_COLUMNS = [Column("id", "bigint"), Column("v", "varchar(20)", nullable=True)]
+_COLUMNS = [NewColumn("id", "bigint"), NewColumn("v", "varchar(20)", nullable=True)]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def tidb(cluster: DevCluster) -> Tidb:
     return tidb
 
 
-def _jobs(tidb: Tidb, after_ts: int) -> list[tuple[Change, dict[str, Any]]]:
+def _jobs(tidb: Tidb, after_ts: int) -> list[tuple[CommittedChange, dict[str, Any]]]:
     """The put rows of the job table, with their jobs."""
     changes = tidb.history(tidb.tables["mysql.tidb_ddl_job"], after_ts, tidb.now())
     return [(change, json.loads(change.row["job_meta"])) for change in changes if change.row is not None]
@@ -79,7 +79,7 @@ def test_an_added_column_stands_in_the_job_and_has_its_default(tidb: Tidb) -> No
     with tidb.begin() as txn:
         txn.insert(table, {"id": 1, "v": "a"})
     before = tidb.now()
-    wider = tidb.add_column(table, Column("n", "int", default=9))
+    wider = tidb.add_column(table, NewColumn("n", "int", default=9))
     _, job = _jobs(tidb, before)[-1]
     assert (job["type"], [column["id"] for column in job["binlog"]["TableInfo"]["cols"]]) == (5, [1, 2, 3])
     assert tidb.snapshot(wider, tidb.now()) == {1: {"id": 1, "v": "a", "n": 9}}

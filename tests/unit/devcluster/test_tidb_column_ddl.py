@@ -14,10 +14,10 @@ from changefeed_devcluster import keys
 from changefeed_devcluster.ddl import columns, indexes
 from changefeed_devcluster.ddl.running import last
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import PRIMARY, Column, Table
+from changefeed_devcluster.tidb.schema import PRIMARY, NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 
-_COLUMNS = [Column("id", "bigint"), Column("n", "int"), Column("v", "varchar(20)", nullable=True)]
+_COLUMNS = [NewColumn("id", "bigint"), NewColumn("n", "int"), NewColumn("v", "varchar(20)", nullable=True)]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def tidb(cluster: DevCluster) -> Tidb:
 
 
 @pytest.fixture
-def orders(tidb: Tidb) -> Table:
+def orders(tidb: Tidb) -> NamedTable:
     table = tidb.create_table("shop", "orders", _COLUMNS)
     with tidb.begin() as txn:
         for number in range(1, 201):
@@ -43,11 +43,11 @@ def orders(tidb: Tidb) -> Table:
     return table
 
 
-def rows(tidb: Tidb, table: Table) -> dict[Any, dict[str, Any]]:
+def rows(tidb: Tidb, table: NamedTable) -> dict[Any, dict[str, Any]]:
     return tidb.snapshot(table, tidb.now())
 
 
-def names(table: Table) -> list[str]:
+def names(table: NamedTable) -> list[str]:
     return [column.name for column in table.info.public]
 
 
@@ -56,8 +56,8 @@ def job_states(tidb: Tidb, after_ts: int) -> list[int]:
     return [json.loads(change.row["job_meta"])["state"] for change in changes if change.row is not None]
 
 
-def test_an_added_column_is_written_before_it_is_seen(tidb: Tidb, orders: Table) -> None:
-    states = columns.add_column(tidb, orders, Column("late", "int", default=7), after="id")
+def test_an_added_column_is_written_before_it_is_seen(tidb: Tidb, orders: NamedTable) -> None:
+    states = columns.add_column(tidb, orders, NewColumn("late", "int", default=7), after="id")
     hidden = next(states)
     assert names(hidden) == ["id", "n", "v"]
     with tidb.begin() as txn:
@@ -69,7 +69,7 @@ def test_an_added_column_is_written_before_it_is_seen(tidb: Tidb, orders: Table)
     assert tidb.tables["shop.orders"] == done
 
 
-def test_a_column_that_is_dropped_is_written_a_while_longer(tidb: Tidb, orders: Table) -> None:
+def test_a_column_that_is_dropped_is_written_a_while_longer(tidb: Tidb, orders: NamedTable) -> None:
     states = columns.drop_column(tidb, orders, "n")
     hidden = next(states)
     assert names(hidden) == ["id", "v"]
@@ -80,10 +80,10 @@ def test_a_column_that_is_dropped_is_written_a_while_longer(tidb: Tidb, orders: 
 
 
 async def test_a_type_that_reads_other_bytes_has_rows_rewritten_which_no_changefeed_sees(
-    tidb: Tidb, orders: Table, cluster: DevCluster
+    tidb: Tidb, orders: NamedTable, cluster: DevCluster
 ) -> None:
     start_ts = tidb.now()
-    states = columns.modify_column(tidb, orders, "n", Column("n", "varchar(24)"))
+    states = columns.modify_column(tidb, orders, "n", NewColumn("n", "varchar(24)"))
     both = next(states)
     next(states)  # some rows
     with tidb.begin() as txn:
@@ -104,18 +104,18 @@ async def test_a_type_that_reads_other_bytes_has_rows_rewritten_which_no_changef
     assert sorted(map(keys.handle_of, seen.table()["key"].to_pylist())) == [1, 199, 200]
 
 
-def test_a_wider_type_another_name_and_another_place_leave_the_rows_alone(tidb: Tidb, orders: Table) -> None:
-    wide = last(columns.modify_column(tidb, orders, "n", Column("n", "bigint")))
-    renamed = last(columns.modify_column(tidb, wide, "n", Column("number", "bigint"), after=columns.FIRST))
+def test_a_wider_type_another_name_and_another_place_leave_the_rows_alone(tidb: Tidb, orders: NamedTable) -> None:
+    wide = last(columns.modify_column(tidb, orders, "n", NewColumn("n", "bigint")))
+    renamed = last(columns.modify_column(tidb, wide, "n", NewColumn("number", "bigint"), after=columns.FIRST))
     assert names(renamed) == ["number", "id", "v"]
     assert {column.name: column.id for column in renamed.info.columns} == {"id": 1, "number": 2, "v": 3}
     assert rows(tidb, renamed)[5] == {"id": 5, "number": 5, "v": "v5"}
 
 
-def test_a_reorganisation_waits_for_rows_that_are_locked(tidb: Tidb, orders: Table) -> None:
+def test_a_reorganisation_waits_for_rows_that_are_locked(tidb: Tidb, orders: NamedTable) -> None:
     txn = tidb.begin()
     txn.update(orders, {"id": 1, "v": "late"})
-    states = columns.modify_column(tidb, orders, "n", Column("n", "decimal(12,2)"))
+    states = columns.modify_column(tidb, orders, "n", NewColumn("n", "decimal(12,2)"))
     next(states)
     txn.prewrite()
     for _ in range(10):
@@ -124,14 +124,14 @@ def test_a_reorganisation_waits_for_rows_that_are_locked(tidb: Tidb, orders: Tab
     assert rows(tidb, last(states))[1] == {"id": 1, "v": "late", "n": Decimal("1.00")}
 
 
-def test_several_changes_are_one_job(tidb: Tidb, orders: Table) -> None:
+def test_several_changes_are_one_job(tidb: Tidb, orders: NamedTable) -> None:
     before = tidb.now()
-    done = last(columns.change_several(tidb, orders, Column("late", "int", default=1), "v"))
+    done = last(columns.change_several(tidb, orders, NewColumn("late", "int", default=1), "v"))
     assert names(done) == ["id", "n", "late"]
     assert job_states(tidb, before) == [8, 1, 1, 1, 1, 1, 1, 1, 4]
 
 
-def test_a_unique_key_over_duplicates_is_rolled_back(tidb: Tidb, orders: Table) -> None:
+def test_a_unique_key_over_duplicates_is_rolled_back(tidb: Tidb, orders: NamedTable) -> None:
     with tidb.begin() as txn:
         txn.update(orders, {"id": 2, "n": 1})
     before = tidb.now()
@@ -157,6 +157,6 @@ def test_keys_come_and_go_with_their_columns_flags(tidb: Tidb) -> None:
 
 
 @pytest.mark.parametrize("name", ["id", "nothing"])
-def test_a_column_of_a_key_stays(tidb: Tidb, orders: Table, name: str) -> None:
+def test_a_column_of_a_key_stays(tidb: Tidb, orders: NamedTable, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         last(columns.drop_column(tidb, orders, name))

@@ -8,11 +8,15 @@ from decimal import Decimal
 import pytest
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import AlreadyExist
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.tidb.transaction import RowMissing
 
-_COLUMNS = [Column("a", "varchar(20)"), Column("b", "decimal(5,2)"), Column("v", "int", unique=True, nullable=True)]
+_COLUMNS = [
+    NewColumn("a", "varchar(20)"),
+    NewColumn("b", "decimal(5,2)"),
+    NewColumn("v", "int", unique=True, nullable=True),
+]
 
 
 @pytest.fixture
@@ -26,11 +30,11 @@ def tidb() -> Iterator[Tidb]:
 
 
 @pytest.fixture
-def table(tidb: Tidb) -> Table:
+def table(tidb: Tidb) -> NamedTable:
     return tidb.create_table("shop", "orders", _COLUMNS, ("a", "b"))
 
 
-def test_rows_of_a_clustered_key_are_written_read_and_in_the_history(tidb: Tidb, table: Table) -> None:
+def test_rows_of_a_clustered_key_are_written_read_and_in_the_history(tidb: Tidb, table: NamedTable) -> None:
     start = tidb.now()
     row = {"a": "x", "b": Decimal("1.50"), "v": 1}
     with tidb.begin() as txn:
@@ -51,7 +55,7 @@ def test_rows_of_a_clustered_key_are_written_read_and_in_the_history(tidb: Tidb,
     ]
 
 
-def test_a_clustered_key_is_unique_and_its_rows_must_exist(tidb: Tidb, table: Table) -> None:
+def test_a_clustered_key_is_unique_and_its_rows_must_exist(tidb: Tidb, table: NamedTable) -> None:
     with tidb.begin() as txn:
         txn.insert(table, {"a": "x", "b": 1, "v": None})
         with pytest.raises(AlreadyExist):
@@ -64,7 +68,7 @@ def test_a_clustered_key_is_unique_and_its_rows_must_exist(tidb: Tidb, table: Ta
     assert len(tidb.snapshot(table, tidb.now())) == 2
 
 
-def test_the_definition_survives_a_restart_and_is_not_split_by_handles(tidb: Tidb, table: Table) -> None:
+def test_the_definition_survives_a_restart_and_is_not_split_by_handles(tidb: Tidb, table: NamedTable) -> None:
     stored = tidb.tables["shop.orders"].info
     assert (stored.pk, stored.clustered) == (None, ("a", "b"))
     with pytest.raises(ValueError, match="can't be split"):
@@ -72,7 +76,7 @@ def test_the_definition_survives_a_restart_and_is_not_split_by_handles(tidb: Tid
 
 
 def test_rows_of_a_table_without_a_primary_key_are_addressed_by_rowid(tidb: Tidb) -> None:
-    table = tidb.create_table("shop", "log", [Column("line", "text")], None)
+    table = tidb.create_table("shop", "log", [NewColumn("line", "text")], None)
     with tidb.begin() as txn:
         txn.insert(table, {"_tidb_rowid": 1, "line": "a"})
     with tidb.begin() as txn:

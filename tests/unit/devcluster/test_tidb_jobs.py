@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from changefeed_devcluster import keys
 from changefeed_devcluster.ddl import columns, databases, partitions, tables
-from changefeed_devcluster.ddl.jobs import Session
+from changefeed_devcluster.ddl.jobs import DdlSession
 from changefeed_devcluster.ddl.running import last
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Op
 from changefeed_devcluster.tidb.rows import decode_row
-from changefeed_devcluster.tidb.schema import DDL_JOB_TABLE, Column, Table
+from changefeed_devcluster.tidb.schema import DDL_JOB_TABLE, NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 
-COLUMNS = [Column("id", "bigint"), Column("n", "int")]
+COLUMNS = [NewColumn("id", "bigint"), NewColumn("n", "int")]
 QUEUEING, RUNNING, DONE = 8, 1, 4
 WRITE_ONLY, DELETE_ONLY, REORGANIZATION, DELETE_REORGANIZATION, PUBLIC = 2, 1, 3, 4, 5
 
@@ -33,7 +33,7 @@ def tidb() -> Iterator[Tidb]:
 
 
 @pytest.fixture
-def orders(tidb: Tidb) -> Table:
+def orders(tidb: Tidb) -> NamedTable:
     return tidb.create_table("Shop", "Orders", COLUMNS)
 
 
@@ -64,7 +64,7 @@ def test_names_are_in_lower_case_and_definitions_have_them_as_they_were_given(ti
     assert (made["schema_name"], made["involving_schema_info"]) == ("blog", [{"database": "blog", "table": "*"}])
 
 
-def test_a_rename_is_of_the_new_database_and_shows_the_name_before_it_is_done(tidb: Tidb, orders: Table) -> None:
+def test_a_rename_is_of_the_new_database_and_shows_the_name_before_it_is_done(tidb: Tidb, orders: NamedTable) -> None:
     found = states(tidb, lambda: tables.rename_table(tidb, orders, tidb.databases["Archive"], "Old"))
     assert [(job["state"], job["schema_state"]) for job in found] == [
         (QUEUEING, 0),
@@ -84,7 +84,9 @@ def test_a_rename_is_of_the_new_database_and_shows_the_name_before_it_is_done(ti
     ]
 
 
-def test_several_renames_are_of_the_last_ones_database_and_carry_all_definitions(tidb: Tidb, orders: Table) -> None:
+def test_several_renames_are_of_the_last_ones_database_and_carry_all_definitions(
+    tidb: Tidb, orders: NamedTable
+) -> None:
     other = tidb.create_table("Archive", "Others", COLUMNS)
     job = ran(tidb, lambda: tables.swap_tables(tidb, orders, other))
     assert (job["schema_name"], job["table_name"], job["table_id"]) == ("archive", "", orders.id)
@@ -94,7 +96,9 @@ def test_several_renames_are_of_the_last_ones_database_and_carry_all_definitions
     assert len(job["involving_schema_info"]) == 6
 
 
-def test_an_exchange_is_of_the_table_without_partitions_and_carries_the_other_one(tidb: Tidb, orders: Table) -> None:
+def test_an_exchange_is_of_the_table_without_partitions_and_carries_the_other_one(
+    tidb: Tidb, orders: NamedTable
+) -> None:
     parted = tidb.create_table("Archive", "Parted", COLUMNS, partitions={"P0": 10, "P1": None})
     job = ran(tidb, lambda: partitions.exchange_partition(tidb, parted, "P0", orders))
     assert (job["schema_name"], job["table_name"], job["table_id"]) == ("shop", "orders", orders.id)
@@ -107,7 +111,7 @@ def test_an_exchange_is_of_the_table_without_partitions_and_carries_the_other_on
     ]
 
 
-def test_like_reads_another_table(tidb: Tidb, orders: Table) -> None:
+def test_like_reads_another_table(tidb: Tidb, orders: NamedTable) -> None:
     job = ran(tidb, lambda: tables.create_like(tidb, orders, "Copy"))
     assert job["involving_schema_info"] == [
         {"database": "shop", "table": "copy"},
@@ -115,7 +119,7 @@ def test_like_reads_another_table(tidb: Tidb, orders: Table) -> None:
     ]
 
 
-def test_arguments_are_a_list_in_older_versions(tidb: Tidb, orders: Table) -> None:
+def test_arguments_are_a_list_in_older_versions(tidb: Tidb, orders: NamedTable) -> None:
     tidb.session.job_version = 1
     job = ran(tidb, lambda: tables.rename_table(tidb, orders, tidb.databases["Archive"], "Old"))
     old, new = {"O": "Shop", "L": "shop"}, {"O": "Old", "L": "old"}
@@ -129,19 +133,19 @@ def test_arguments_are_a_list_in_older_versions(tidb: Tidb, orders: Table) -> No
 
 
 def test_a_job_has_its_sessions_sql_mode_and_where_rows_may_be_rewritten_its_time_zone(
-    tidb: Tidb, orders: Table
+    tidb: Tidb, orders: NamedTable
 ) -> None:
-    tidb.session = Session("UTC", 28800, sql_mode=4, charset="latin1", collate="latin1_bin")
-    job = ran(tidb, lambda: last(columns.modify_column(tidb, orders, "n", Column("n", "varchar(9)"))))
+    tidb.session = DdlSession("UTC", 28800, sql_mode=4, charset="latin1", collate="latin1_bin")
+    job = ran(tidb, lambda: last(columns.modify_column(tidb, orders, "n", NewColumn("n", "varchar(9)"))))
     assert job["reorg_meta"]["location"] == {"name": "UTC", "offset": 28800}
     assert (job["sql_mode"], job["reorg_meta"]["sql_mode"]) == (4, 4)
     assert (job["charset"], job["collate"]) == ("latin1", "latin1_bin")
-    added = ran(tidb, lambda: tidb.add_column(tidb.tables["Shop.Orders"], Column("m", "int")))
+    added = ran(tidb, lambda: tidb.add_column(tidb.tables["Shop.Orders"], NewColumn("m", "int")))
     assert (added["reorg_meta"], added["sql_mode"]) == (None, 4)
 
 
-def test_each_state_that_sessions_follow_has_a_schema_version_in_the_jobs_row(tidb: Tidb, orders: Table) -> None:
-    found = states(tidb, lambda: tidb.add_column(orders, Column("m", "int")))
+def test_each_state_that_sessions_follow_has_a_schema_version_in_the_jobs_row(tidb: Tidb, orders: NamedTable) -> None:
+    found = states(tidb, lambda: tidb.add_column(orders, NewColumn("m", "int")))
     versions = [job["last_schema_version"] for job in found]
     assert [job["schema_state"] for job in found] == [
         0,
@@ -165,9 +169,9 @@ def test_each_state_that_sessions_follow_has_a_schema_version_in_the_jobs_row(ti
     ],
 )
 def test_a_column_that_is_modified_is_shown_before_the_job_is_done_or_when_it_is(
-    tidb: Tidb, orders: Table, online: bool, schema_states: list[int]
+    tidb: Tidb, orders: NamedTable, online: bool, schema_states: list[int]
 ) -> None:
-    run = columns.modify_column(tidb, orders, "n", Column("n", "varchar(9)"), online=online)
+    run = columns.modify_column(tidb, orders, "n", NewColumn("n", "varchar(9)"), online=online)
     shown: list[tuple[str, ...]] = []
     found = states(tidb, lambda: shown.extend(tuple(column.name for column in each.info.columns) for each in run))
     assert [job["schema_state"] for job in found[1:]] == schema_states
@@ -175,8 +179,8 @@ def test_a_column_that_is_modified_is_shown_before_the_job_is_done_or_when_it_is
     assert shown[-1 - len(between) :] == [*between, ("id", "n")]
 
 
-def test_rows_of_an_online_modify_column_lack_the_old_column_before_its_end(tidb: Tidb, orders: Table) -> None:
-    run = columns.modify_column(tidb, orders, "n", Column("n", "varchar(9)"))
+def test_rows_of_an_online_modify_column_lack_the_old_column_before_its_end(tidb: Tidb, orders: NamedTable) -> None:
+    run = columns.modify_column(tidb, orders, "n", NewColumn("n", "varchar(9)"))
     *_, writes, deletes, _ = run
     sizes = []
     for number, table in enumerate((writes, deletes)):
@@ -186,15 +190,15 @@ def test_rows_of_an_online_modify_column_lack_the_old_column_before_its_end(tidb
     assert sizes[0] > sizes[1], "the old one's default is written a while longer"
 
 
-def test_the_parts_of_several_changes_say_how_far_they_are(tidb: Tidb, orders: Table) -> None:
-    found = states(tidb, lambda: last(columns.change_several(tidb, orders, Column("m", "int"), "n")))
+def test_the_parts_of_several_changes_say_how_far_they_are(tidb: Tidb, orders: NamedTable) -> None:
+    found = states(tidb, lambda: last(columns.change_several(tidb, orders, NewColumn("m", "int"), "n")))
     parts = [[(each["state"], each["schema_state"]) for each in job["multi_schema_info"]["sub_jobs"]] for job in found]
     assert parts[3] == [(RUNNING, REORGANIZATION), (RUNNING, PUBLIC)]
     assert parts[4:7] == [[(DONE, PUBLIC), (RUNNING, s)] for s in (WRITE_ONLY, DELETE_ONLY, DELETE_REORGANIZATION)]
     assert parts[-1] == [(DONE, PUBLIC)] * 2
 
 
-def test_what_is_dropped_is_first_seen_no_longer(tidb: Tidb, orders: Table) -> None:
+def test_what_is_dropped_is_first_seen_no_longer(tidb: Tidb, orders: NamedTable) -> None:
     found = states(tidb, lambda: tidb.drop_table(orders))
     assert [job["schema_state"] for job in found] == [0, WRITE_ONLY, DELETE_ONLY, DELETE_ONLY, 0]
     gone = states(tidb, lambda: databases.drop_database(tidb, "Shop"))

@@ -12,7 +12,7 @@ from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
 from changefeed_devcluster.tidb import values as stored
 from changefeed_devcluster.tidb.field_types import field_type
-from changefeed_devcluster.tidb.schema import Column, TableInfo, make_table, with_column
+from changefeed_devcluster.tidb.schema import NewColumn, TidbTable, make_table, with_column
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,7 +116,7 @@ def test_value(sql: str, value: Any, encoded: str) -> None:
     assert stored.encode_value(field_type(sql), value).hex() == want
 
 
-def _table(*columns: Column, first_id: int = 1) -> TableInfo:
+def _table(*columns: NewColumn, first_id: int = 1) -> TidbTable:
     return make_table(first_id, "t", columns, None)
 
 
@@ -141,7 +141,7 @@ def test_layout(values: dict[int, bytes | None], encoded: str) -> None:
 
 @pytest.mark.parametrize("size", [65535, 65536])
 def test_a_row_of_more_than_64_kib_is_large(size: int) -> None:
-    info = _table(Column("text", "longtext"))
+    info = _table(NewColumn("text", "longtext"))
     value = rows.encode_row(info, {"text": "x" * size})
     assert value[1] == (size > 65535)
     assert rows.decode_row(info, value) == {"text": "x" * size}
@@ -149,11 +149,12 @@ def test_a_row_of_more_than_64_kib_is_large(size: int) -> None:
 
 def test_a_row_of_every_type_is_read_back() -> None:
     info = _table(
-        Column("a", "tinyint"), Column("b", "smallint unsigned"), Column("c", "mediumint"), Column("d", "int unsigned"),
-        Column("e", "bigint unsigned"), Column("f", "decimal(38,10)"), Column("g", "date"), Column("h", "datetime(6)"),
-        Column("i", "timestamp"), Column("j", "double"), Column("k", "float"), Column("l", "char(10)"),
-        Column("m", "varchar(10)"), Column("n", "varbinary(10)"), Column("o", "text"), Column("p", "blob"),
-        Column("q", "int", nullable=True),
+        NewColumn("a", "tinyint"), NewColumn("b", "smallint unsigned"), NewColumn("c", "mediumint"),
+        NewColumn("d", "int unsigned"), NewColumn("e", "bigint unsigned"), NewColumn("f", "decimal(38,10)"),
+        NewColumn("g", "date"), NewColumn("h", "datetime(6)"), NewColumn("i", "timestamp"),
+        NewColumn("j", "double"), NewColumn("k", "float"), NewColumn("l", "char(10)"),
+        NewColumn("m", "varchar(10)"), NewColumn("n", "varbinary(10)"), NewColumn("o", "text"),
+        NewColumn("p", "blob"), NewColumn("q", "int", nullable=True),
     )  # fmt: skip
     row = {
         "a": -128, "b": 65535, "c": -8388608, "d": 4294967295, "e": (1 << 64) - 1,
@@ -165,14 +166,16 @@ def test_a_row_of_every_type_is_read_back() -> None:
 
 
 def test_the_handle_is_not_in_the_value() -> None:
-    info = make_table(1, "t", [Column("id", "bigint"), Column("v", "int")], "id")
+    info = make_table(1, "t", [NewColumn("id", "bigint"), NewColumn("v", "int")], "id")
     assert rows.encode_row(info, {"v": 1}).hex() == "80000100000002010001"
 
 
 def test_a_row_from_before_add_column_has_the_default() -> None:
-    old = _table(Column("a", "int"))
+    old = _table(NewColumn("a", "int"))
     value = rows.encode_row(old, {"a": 1})
-    new = with_column(with_column(old, Column("b", "bigint", default=7)), Column("c", "varchar(9)", nullable=True))
+    new = with_column(
+        with_column(old, NewColumn("b", "bigint", default=7)), NewColumn("c", "varchar(9)", nullable=True)
+    )
     assert rows.decode_row(new, value) == {"a": 1, "b": 7, "c": None}
 
 
@@ -182,12 +185,12 @@ def test_a_row_from_before_add_column_has_the_default() -> None:
 )
 def test_a_row_that_the_table_forbids(row: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        rows.encode_row(_table(Column("a", "int")), row)
+        rows.encode_row(_table(NewColumn("a", "int")), row)
 
 
 @given(st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-40000, 40000)), min_size=1, max_size=20))
 def test_many_rows_are_those_of_single_ones(numbers: list[tuple[int, int]]) -> None:
-    info = _table(Column("a", "bigint"), Column("s", "char(4)"), Column("b", "int"))
+    info = _table(NewColumn("a", "bigint"), NewColumn("s", "char(4)"), NewColumn("b", "int"))
     texts = [f"{n:04d}" for n in range(len(numbers))]
     columns: list[tuple[int, Any]] = [
         (1, np.array([a for a, _ in numbers], np.int64)),
@@ -214,8 +217,8 @@ def test_many_rows_are_those_of_single_ones(numbers: list[tuple[int, int]]) -> N
     ],
 )
 def test_common_handles(types: list[str], row: list[Any], tail: str) -> None:
-    columns = [Column(f"k{n}", sql) for n, sql in enumerate(types)]
-    info = make_table(1, "t", [*columns, Column("v", "int")], [column.name for column in columns])
+    columns = [NewColumn(f"k{n}", sql) for n, sql in enumerate(types)]
+    info = make_table(1, "t", [*columns, NewColumn("v", "int")], [column.name for column in columns])
     values = {f"k{n}": value for n, value in enumerate(row)} | {"v": 3}
     key, value = keys.record_key(1, rows.handle_of(info, values)), rows.encode_row(info, values)
     assert key.hex() == "7480000000000000015f72" + tail
@@ -223,7 +226,7 @@ def test_common_handles(types: list[str], row: list[Any], tail: str) -> None:
 
 
 def test_a_clustered_varchar_stands_in_the_row_too_because_its_sort_key_is_shorter() -> None:
-    info = make_table(1, "t", [Column("a", "varchar(9)"), Column("b", "varbinary(9)")], ("a", "b"))
+    info = make_table(1, "t", [NewColumn("a", "varchar(9)"), NewColumn("b", "varbinary(9)")], ("a", "b"))
     value = rows.encode_row(info, {"a": "x ", "b": b"y "})
     assert value == rows.assemble({1: b"x "})
 
@@ -233,5 +236,5 @@ def test_a_clustered_varchar_stands_in_the_row_too_because_its_sort_key_is_short
     [("date", "0000-00-00"), ("time", timedelta(0)), ("year", 0), ("enum('x','y')", "x"), ("set('x')", "")],
 )
 def test_what_a_row_older_than_a_column_has(sql: str, zero: Any) -> None:
-    info = with_column(_table(Column("a", "int")), Column("b", sql))
+    info = with_column(_table(NewColumn("a", "int")), NewColumn("b", sql))
     assert rows.decode_row(info, rows.assemble({1: b"\1"})) == {"a": 1, "b": zero}

@@ -7,7 +7,7 @@ import json
 import pytest
 from changefeed_devcluster.tidb import schema
 from changefeed_devcluster.tidb.field_types import FieldType, Tp, field_type
-from changefeed_devcluster.tidb.schema import Column, TableInfo, make_table, with_column
+from changefeed_devcluster.tidb.schema import NewColumn, TidbTable, make_table, with_column
 
 # Members of a TableInfo and its columns that a TiDB of 2022 stored (tiflash, gtest_decoding_storage_schema_snapshot).
 _TABLE_MEMBERS = {
@@ -25,10 +25,10 @@ _REAL_COLUMN = json.loads(
     '"Elems":null},"state":5,"comment":"","hidden":false,"change_state_info":null,"version":2}'
 )
 _COLUMNS = [
-    Column("id", "bigint"),
-    Column("B", "varchar(20)", nullable=True),
-    Column("mail", "varchar(64)", unique=True),
-    Column("n", "decimal(18,2)", default="1.50"),
+    NewColumn("id", "bigint"),
+    NewColumn("B", "varchar(20)", nullable=True),
+    NewColumn("mail", "varchar(64)", unique=True),
+    NewColumn("n", "decimal(18,2)", default="1.50"),
 ]
 
 
@@ -43,7 +43,7 @@ def test_a_table_has_tidbs_members() -> None:
 
 
 def test_the_primary_key_carries_its_flags() -> None:
-    info = make_table(7, "t", [Column("id", "int unsigned"), Column("v", "int", nullable=True)], "id")
+    info = make_table(7, "t", [NewColumn("id", "int unsigned"), NewColumn("v", "int", nullable=True)], "id")
     assert [column.type.flag for column in info.columns] == [4096 + 32 + 2 + 1, 0]
 
 
@@ -55,8 +55,8 @@ def test_a_unique_column_makes_an_index() -> None:
 
 @pytest.mark.parametrize("pk", ["id", None])
 def test_a_table_is_read_back(pk: str | None) -> None:
-    info = with_column(make_table(7, "t", _COLUMNS, pk), Column("late", "int", default=3))
-    assert schema.TableInfo.from_json(json.loads(schema.dump(info.to_json()))) == info
+    info = with_column(make_table(7, "t", _COLUMNS, pk), NewColumn("late", "int", default=3))
+    assert schema.TidbTable.from_json(json.loads(schema.dump(info.to_json()))) == info
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_field_types_are_those_that_tidb_stores(sql: str, field: FieldType) -> N
 
 
 def test_a_default_of_bits_is_kept_as_its_bytes() -> None:
-    info = with_column(make_table(7, "t", _COLUMNS, "id"), Column("b", "bit(12)", default=2571))
+    info = with_column(make_table(7, "t", _COLUMNS, "id"), NewColumn("b", "bit(12)", default=2571))
     stored = info.to_json()
     column = stored["cols"][-1]
     assert (column["default"], column["default_bit"], column["origin_default_bit"]) == ("\n\v", "Cgs=", "Cgs=")
-    assert TableInfo.from_json(stored) == info
+    assert TidbTable.from_json(stored) == info
 
 
 @pytest.mark.parametrize("sql", ["json", "enum(a)", "bigint(", ""])
@@ -114,7 +114,7 @@ def test_a_primary_key_of_other_types_is_a_common_handle() -> None:
     assert (stored["pk_is_handle"], stored["is_common_handle"]) == (False, True)
     primary = next(index for index in stored["index_info"] if index["is_primary"])
     assert [member["name"]["O"] for member in primary["idx_cols"]] == ["B", "id"]
-    assert TableInfo.from_json(stored) == info
+    assert TidbTable.from_json(stored) == info
 
 
 def test_the_job_table_is_the_reserved_one() -> None:

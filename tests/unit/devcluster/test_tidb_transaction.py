@@ -8,8 +8,8 @@ import pytest
 from changefeed_devcluster import keys
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import AlreadyExist, KeyIsLocked, WriteConflict
-from changefeed_devcluster.tidb.schema import Column, Table
-from changefeed_devcluster.tidb.tidb import Change, Tidb
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
+from changefeed_devcluster.tidb.tidb import CommittedChange, Tidb
 from changefeed_devcluster.tidb.transaction import RowMissing
 
 
@@ -29,12 +29,12 @@ def tidb(cluster: DevCluster) -> Tidb:
 
 
 @pytest.fixture
-def table(tidb: Tidb) -> Table:
-    return tidb.create_table("shop", "orders", [Column("id", "bigint"), Column("v", "int", nullable=True)])
+def table(tidb: Tidb) -> NamedTable:
+    return tidb.create_table("shop", "orders", [NewColumn("id", "bigint"), NewColumn("v", "int", nullable=True)])
 
 
 @pytest.mark.parametrize("one_phase", [False, True])
-def test_rows_are_seen_at_the_commit_ts_and_not_before(tidb: Tidb, table: Table, one_phase: bool) -> None:
+def test_rows_are_seen_at_the_commit_ts_and_not_before(tidb: Tidb, table: NamedTable, one_phase: bool) -> None:
     with tidb.begin(one_phase) as txn:
         txn.insert(table, {"id": 1, "v": 10})
         txn.insert(table, {"id": 2})
@@ -43,7 +43,7 @@ def test_rows_are_seen_at_the_commit_ts_and_not_before(tidb: Tidb, table: Table,
     assert tidb.snapshot(table, txn.commit_ts) == {1: {"id": 1, "v": 10}, 2: {"id": 2, "v": None}}
 
 
-def test_an_open_transaction_blocks_readers_and_a_rolled_back_one_leaves_nothing(tidb: Tidb, table: Table) -> None:
+def test_an_open_transaction_blocks_readers_and_a_rolled_back_one_leaves_nothing(tidb: Tidb, table: NamedTable) -> None:
     txn = tidb.begin()
     txn.insert(table, {"id": 1, "v": 10})
     assert tidb.snapshot(table, tidb.now()) == {}
@@ -55,7 +55,7 @@ def test_an_open_transaction_blocks_readers_and_a_rolled_back_one_leaves_nothing
     assert txn.commit() == 0
 
 
-def test_a_block_that_raises_writes_nothing(tidb: Tidb, table: Table) -> None:
+def test_a_block_that_raises_writes_nothing(tidb: Tidb, table: NamedTable) -> None:
     def insert_and_fail() -> None:
         with tidb.begin() as txn:
             txn.insert(table, {"id": 1})
@@ -66,7 +66,7 @@ def test_a_block_that_raises_writes_nothing(tidb: Tidb, table: Table) -> None:
     assert tidb.snapshot(table, tidb.now()) == {}
 
 
-def test_the_second_of_two_writers_conflicts_and_leaves_no_lock(tidb: Tidb, table: Table) -> None:
+def test_the_second_of_two_writers_conflicts_and_leaves_no_lock(tidb: Tidb, table: NamedTable) -> None:
     with tidb.begin() as txn:
         txn.insert(table, {"id": 1, "v": 0})
         txn.insert(table, {"id": 2, "v": 0})
@@ -80,7 +80,7 @@ def test_the_second_of_two_writers_conflicts_and_leaves_no_lock(tidb: Tidb, tabl
     assert tidb.snapshot(table, tidb.now()) == {1: {"id": 1, "v": 1}, 2: {"id": 2, "v": 0}}
 
 
-def test_a_transaction_reads_its_own_writes_and_its_start(tidb: Tidb, table: Table) -> None:
+def test_a_transaction_reads_its_own_writes_and_its_start(tidb: Tidb, table: NamedTable) -> None:
     txn = tidb.begin()
     with tidb.begin() as other:
         other.insert(table, {"id": 1})
@@ -90,7 +90,9 @@ def test_a_transaction_reads_its_own_writes_and_its_start(tidb: Tidb, table: Tab
 
 
 def test_taken_keys_are_refused(tidb: Tidb) -> None:
-    people = tidb.create_table("shop", "people", [Column("id", "int"), Column("mail", "varchar(9)", True, unique=True)])
+    people = tidb.create_table(
+        "shop", "people", [NewColumn("id", "int"), NewColumn("mail", "varchar(9)", True, unique=True)]
+    )
     with tidb.begin() as txn:
         txn.insert(people, {"id": 1, "mail": "a"})
         txn.insert(people, {"id": 2})
@@ -108,7 +110,7 @@ def test_taken_keys_are_refused(tidb: Tidb) -> None:
 
 
 def test_a_unique_index_has_keys_outside_the_span_of_rows(tidb: Tidb, cluster: DevCluster) -> None:
-    people = tidb.create_table("shop", "people", [Column("id", "int"), Column("mail", "varchar(9)", unique=True)])
+    people = tidb.create_table("shop", "people", [NewColumn("id", "int"), NewColumn("mail", "varchar(9)", unique=True)])
     with tidb.begin() as txn:
         txn.insert(people, {"id": 7, "mail": "abc"})
     prefix = keys.table_prefix(people.id)
@@ -120,7 +122,7 @@ def test_a_unique_index_has_keys_outside_the_span_of_rows(tidb: Tidb, cluster: D
     assert found[0][1].hex() == "0000000000000007"
 
 
-def test_history_tells_every_change_with_its_old_row(tidb: Tidb, table: Table) -> None:
+def test_history_tells_every_change_with_its_old_row(tidb: Tidb, table: NamedTable) -> None:
     ends = []
     for step in (
         lambda txn: txn.insert(table, {"id": 1, "v": 1}),
@@ -133,16 +135,16 @@ def test_history_tells_every_change_with_its_old_row(tidb: Tidb, table: Table) -
         ends.append((txn.commit_ts, txn.start_ts))
     one, two, three = ({"id": 1, "v": v} for v in (1, 2, 3))
     want = [
-        Change(*ends[0], "insert", 1, one, None),
-        Change(*ends[1], "update", 1, two, one),
-        Change(*ends[2], "delete", 1, None, two),
-        Change(*ends[3], "insert", 1, three, None),
+        CommittedChange(*ends[0], "insert", 1, one, None),
+        CommittedChange(*ends[1], "update", 1, two, one),
+        CommittedChange(*ends[2], "delete", 1, None, two),
+        CommittedChange(*ends[3], "insert", 1, three, None),
     ]
     assert tidb.history(table, 0, tidb.now()) == want
     assert tidb.history(table, ends[0][0], ends[2][0]) == want[1:3]
 
 
-def test_a_row_inserted_and_deleted_by_one_transaction_is_no_change(tidb: Tidb, table: Table) -> None:
+def test_a_row_inserted_and_deleted_by_one_transaction_is_no_change(tidb: Tidb, table: NamedTable) -> None:
     with tidb.begin() as txn:
         txn.insert(table, {"id": 1})
         txn.delete(table, 1)
@@ -151,7 +153,7 @@ def test_a_row_inserted_and_deleted_by_one_transaction_is_no_change(tidb: Tidb, 
 
 
 def test_a_table_without_primary_key_is_addressed_by_row_id(tidb: Tidb) -> None:
-    log = tidb.create_table("shop", "log", [Column("line", "text")], pk=None)
+    log = tidb.create_table("shop", "log", [NewColumn("line", "text")], pk=None)
     assert log.info.to_json()["pk_is_handle"] is False
     with tidb.begin() as txn:
         txn.insert(log, {"_tidb_rowid": 3, "line": "x"})
@@ -161,7 +163,7 @@ def test_a_table_without_primary_key_is_addressed_by_row_id(tidb: Tidb) -> None:
 
 
 def test_a_large_unsigned_key_is_read_back(tidb: Tidb) -> None:
-    table = tidb.create_table("shop", "big", [Column("id", "bigint unsigned")])
+    table = tidb.create_table("shop", "big", [NewColumn("id", "bigint unsigned")])
     with tidb.begin() as txn:
         txn.insert(table, {"id": (1 << 64) - 1})
     assert tidb.snapshot(table, tidb.now()) == {(1 << 64) - 1: {"id": (1 << 64) - 1}}

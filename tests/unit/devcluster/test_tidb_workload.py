@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.tidb import Tidb
-from changefeed_devcluster.workload import Pace
+from changefeed_devcluster.workload import RowRate
 from changefeed_devcluster.workload.bank import Bank
 from changefeed_devcluster.workload.ddl_storm import KINDS, DdlStorm
 from changefeed_devcluster.workload.sysbench import Sysbench
@@ -134,7 +134,7 @@ def test_hot_tables_have_half_of_what_sysbench_writes(tidb: Tidb) -> None:
 def test_a_pace_lets_a_stopped_loop_go_at_once() -> None:
     stop = Event()
     stop.set()
-    Pace(0.001, stop).keep(1)
+    RowRate(0.001, stop).keep(1)
 
 
 @pytest.mark.parametrize("metadata_lock", [True, False])

@@ -18,7 +18,7 @@ from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import kvrpcpb_pb2 as kvrpcpb
 from changefeed_devcluster.pd.oracle import Oracle
 from changefeed_devcluster.pd.regions import Region, Regions
-from changefeed_devcluster.store.calls import Calls, message_class
+from changefeed_devcluster.store.calls import StoreCalls, message_class
 from changefeed_devcluster.store.store import MvccStore
 from changefeed_devcluster.store.txn import MAX_TS
 from changefeed_devcluster.watermark.safe_ts import SafeTs
@@ -112,7 +112,7 @@ class Player:
         self._trace = trace
         self._regions = regions
         self._oracle = oracle
-        self._calls = {id_: Calls(id_, store, regions, safe_ts) for id_ in regions.store_ids}
+        self._calls = {id_: StoreCalls(id_, store, regions, safe_ts) for id_ in regions.store_ids}
         for border in (trace.start, trace.end):
             regions.split(border)
 

@@ -28,7 +28,7 @@ from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 
 
@@ -43,7 +43,7 @@ def tidb(cluster: DevCluster) -> Tidb:
     made_tidb = Tidb(cluster)
     made_tidb.bootstrap()
     made_tidb.create_database("shop")
-    made_tidb.create_table("shop", "orders", (Column("id", "bigint"),))
+    made_tidb.create_table("shop", "orders", (NewColumn("id", "bigint"),))
     return made_tidb
 
 

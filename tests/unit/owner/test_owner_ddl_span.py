@@ -26,11 +26,11 @@ from changefeed.upstream.pd import PdClient
 from changefeed_devcluster.ddl import columns, tables
 from changefeed_devcluster.ddl.running import last
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 
 DEADLINE = 20.0
-COLUMNS = (Column("id", "bigint"),)
+COLUMNS = (NewColumn("id", "bigint"),)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def following(tidb: Tidb, pd: PdClient) -> AsyncIterator[Following]:
 
 async def test_rule_1_nothing_is_let_past_a_ddl_of_a_selected_table(tidb: Tidb, pd: PdClient) -> None:
     async with following(tidb, pd) as followed:
-        tidb.add_column(tidb.tables["shop.orders"], Column("note", "varchar(8)", nullable=True))
+        tidb.add_column(tidb.tables["shop.orders"], NewColumn("note", "varchar(8)", nullable=True))
         finish_ts = tidb.last_ddl_ts
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later)
@@ -124,7 +124,7 @@ async def test_a_ddl_of_other_tables_is_followed_and_stops_nothing(tidb: Tidb, p
 
 
 async def test_ddls_up_to_the_start_are_part_of_the_snapshot(tidb: Tidb, pd: PdClient) -> None:
-    tidb.add_column(tidb.tables["shop.orders"], Column("note", "varchar(8)", nullable=True))
+    tidb.add_column(tidb.tables["shop.orders"], NewColumn("note", "varchar(8)", nullable=True))
     async with following(tidb, pd) as followed:
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later)
@@ -149,7 +149,7 @@ async def test_rule_9_an_event_waits_while_definitions_of_the_one_before_are_rea
 
     monkeypatch.setattr(Effects, "of", slow)
     async with following(tidb, pd) as followed:
-        await asyncio.to_thread(tidb.add_column, tidb.tables["shop.orders"], Column("note", "varchar(8)", True))
+        await asyncio.to_thread(tidb.add_column, tidb.tables["shop.orders"], NewColumn("note", "varchar(8)", True))
         later = tidb.now()
         await asyncio.wait_for(entered.wait(), DEADLINE)
         other = asyncio.create_task(followed.span._on_event(Resolved(SUB_ID, later)))
@@ -214,13 +214,13 @@ async def ddls_of(tidb: Tidb, pd: PdClient, do: Callable[[], object]) -> list[Dd
 
 async def test_a_ddl_comes_at_the_ts_from_which_on_rows_have_what_it_leads_to(tidb: Tidb, pd: PdClient) -> None:
     """Not when its job is done: in each of these sessions use it before."""
-    orders = tidb.add_column(tidb.tables["shop.orders"], Column("n", "int"))
+    orders = tidb.add_column(tidb.tables["shop.orders"], NewColumn("n", "int"))
     shown: list[int] = []
 
     def all_of_them() -> None:
-        text = last(columns.modify_column(tidb, orders, "n", Column("n", "varchar(24)")))
+        text = last(columns.modify_column(tidb, orders, "n", NewColumn("n", "varchar(24)")))
         shown.append(tidb.last_ddl_ts)
-        both = last(columns.change_several(tidb, text, Column("late", "int", default=1), "n"))
+        both = last(columns.change_several(tidb, text, NewColumn("late", "int", default=1), "n"))
         shown.append(tidb.last_ddl_ts)
         one = last(columns.drop_column(tidb, both, "late"))
         shown.append(tidb.last_ddl_ts)
@@ -245,7 +245,7 @@ async def test_a_ddl_comes_at_the_ts_from_which_on_rows_have_what_it_leads_to(ti
 
 
 async def test_a_run_that_begins_between_a_ddls_effect_and_its_end_has_it_already(tidb: Tidb, pd: PdClient) -> None:
-    orders = tidb.add_column(tidb.tables["shop.orders"], Column("n", "int"))
+    orders = tidb.add_column(tidb.tables["shop.orders"], NewColumn("n", "int"))
     states = columns.drop_column(tidb, orders, "n")
     next(states)
     async with following(tidb, pd) as followed:
@@ -260,7 +260,7 @@ async def test_a_definition_that_cant_be_read_now_is_read_with_the_next_resolved
     tidb: Tidb, pd: PdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing passes meanwhile."""
-    orders = tidb.add_column(tidb.tables["shop.orders"], Column("n", "int"))
+    orders = tidb.add_column(tidb.tables["shop.orders"], NewColumn("n", "int"))
     of, failures, resolved = Effects.of, [Transient("PD is away.")] * 3, list[int]()
 
     async def away(effects: Effects, job: Job, ts: int) -> Job | None:
@@ -282,7 +282,7 @@ async def test_rows_that_come_again_are_no_ddls_again(
     tidb: Tidb, pd: PdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a store's death: the span is pulled from below."""
-    orders = tidb.add_column(tidb.tables["shop.orders"], Column("n", "int"))
+    orders = tidb.add_column(tidb.tables["shop.orders"], NewColumn("n", "int"))
     taken: list[Data] = []
     take = DdlSpan._take
 
@@ -293,7 +293,7 @@ async def test_rows_that_come_again_are_no_ddls_again(
 
     monkeypatch.setattr(DdlSpan, "_take", remember)
     async with following(tidb, pd) as followed:
-        await asyncio.to_thread(last, columns.modify_column(tidb, orders, "n", Column("n", "varchar(9)")))
+        await asyncio.to_thread(last, columns.modify_column(tidb, orders, "n", NewColumn("n", "varchar(9)")))
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later)
         assert taken

@@ -27,11 +27,11 @@ from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import Safepoint
 from changefeed_devcluster.pd.safepoints import GC_WORKER
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 
 HOLDER = b"changefeed-default-test-local"
-COLUMNS = (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True))
+COLUMNS = (NewColumn("id", "bigint"), NewColumn("name", "varchar(64)", nullable=True))
 
 
 @pytest.fixture(scope="module")
@@ -484,7 +484,7 @@ async def test_rule_9_a_table_that_changed_while_no_rule_selected_it_has_a_versi
         assert (out.tables.keys() & {late.id}, unchanged.table_version(late.id)) == (set(), from_ts)
 
         out = await place.prepare(filter={"rules": ["shop.*", "!shop.late"]})
-        tidb.add_column(late, Column("note", "int", nullable=True))
+        tidb.add_column(late, NewColumn("note", "int", nullable=True))
         out.log.append(made.commit(out.log.state, tidb.now()))
         again = await place.prepare()
         assert again.table_version(late.id) == again.schema.snapshot_ts == out.log.state.checkpoint_ts

@@ -20,7 +20,7 @@ from changefeed.sink.text import canal_json
 from changefeed.sink.text.canal_json import CanalJsonFormat
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
-from changefeed_devcluster.tidb.schema import Column, make_table
+from changefeed_devcluster.tidb.schema import NewColumn, make_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_rows import index, segment
@@ -33,11 +33,11 @@ UPSTREAM = make_table(
     5,
     "t",
     [
-        Column("id", "bigint"),
-        Column("v", "text", nullable=True),
-        Column("whole", "varchar(9)"),
-        Column("b", "blob"),
-        Column("e", "enum('ä')"),
+        NewColumn("id", "bigint"),
+        NewColumn("v", "text", nullable=True),
+        NewColumn("whole", "varchar(9)"),
+        NewColumn("b", "blob"),
+        NewColumn("e", "enum('ä')"),
     ],
     "id",
 )

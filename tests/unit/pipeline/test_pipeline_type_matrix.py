@@ -25,7 +25,7 @@ from changefeed.sink.storage.codec import csv
 from changefeed.sink.text import canal_json
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
-from changefeed_devcluster.tidb.schema import Column, make_table
+from changefeed_devcluster.tidb.schema import NewColumn, make_table
 
 TABLE = Path(__file__).parent / "type_matrix.md"
 CASES = ("NULL", "least", "greatest", "odd")
@@ -106,12 +106,12 @@ _CODES = {"json": (0xF5, 4294967295, "binary"), "vector": (0xE1, -1, "binary")}
 def cells(sql: str) -> tuple[dict[str, Any], list[bytes]]:
     """The definition of a table with one such column, and its four rows."""
     if sql in STORED:
-        upstream = make_table(5, "t", [Column("id", "bigint"), Column("v", "blob", nullable=True)], "id")
+        upstream = make_table(5, "t", [NewColumn("id", "bigint"), NewColumn("v", "blob", nullable=True)], "id")
         definition = upstream.to_json()
         tp, flen, charset = _CODES[sql]
         definition["cols"][1]["type"] |= {"Tp": tp, "Flen": flen, "Charset": charset, "Collate": charset, "Flag": 128}
         return definition, [rows.assemble({2: stored}) for stored in (None, *STORED[sql])]
-    upstream = make_table(5, "t", [Column("id", "bigint"), Column("v", sql, nullable=True)], "id")
+    upstream = make_table(5, "t", [NewColumn("id", "bigint"), NewColumn("v", sql, nullable=True)], "id")
     return upstream.to_json(), [rows.encode_row(upstream, {"id": 1, "v": value}) for value in (None, *VALUES[sql])]
 
 

@@ -21,7 +21,7 @@ from changefeed.sink.records import Records
 from changefeed.sink.typed import schema_of, type_of, typed
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
-from changefeed_devcluster.tidb.schema import Column, make_table
+from changefeed_devcluster.tidb.schema import NewColumn, make_table
 from changefeed_devcluster.workload.random_values import value
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,7 +94,7 @@ TYPES: dict[str, tuple[pa.DataType, Callable[[Any], Any], Sequence[Any]]] = {
     "set('x','y','z')": (pa.string(), _text, ("", "x,y,z")),
 }
 UPSTREAM = make_table(
-    5, "t", [Column("id", "bigint"), *(Column(f"c{n}", sql, nullable=True) for n, sql in enumerate(TYPES))], "id"
+    5, "t", [NewColumn("id", "bigint"), *(NewColumn(f"c{n}", sql, nullable=True) for n, sql in enumerate(TYPES))], "id"
 )
 TABLE = parse_table_info(UPSTREAM.to_json(), "s")
 ENDS = {f"c{n}": kind[2] for n, kind in enumerate(TYPES.values())}
@@ -186,7 +186,7 @@ def test_types_that_the_upstream_here_does_not_write(tp: int, charset: str, want
 
 
 def one_column(sql: str) -> tuple[Any, TableInfo]:
-    upstream = make_table(5, "t", [Column("id", "bigint"), Column("v", sql, nullable=True)], "id")
+    upstream = make_table(5, "t", [NewColumn("id", "bigint"), NewColumn("v", sql, nullable=True)], "id")
     return upstream, parse_table_info(upstream.to_json(), "s")
 
 
@@ -231,7 +231,7 @@ def test_of_a_long_value_only_the_beginning_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["_op", "_Commit_TS", "_old"])
 def test_a_column_with_a_name_of_ours_stops_the_changefeed_unless_it_is_left_out(name: str) -> None:
-    table = parse_table_info(make_table(5, "t", [Column("a", "int"), Column(name, "int")], None).to_json(), "s")
+    table = parse_table_info(make_table(5, "t", [NewColumn("a", "int"), NewColumn(name, "int")], None).to_json(), "s")
     with pytest.raises(NeedsHuman, match=rf"table s\.t has a column {name}.*columnSelectors"):
         schema_of(table, table.output_columns)
     assert schema_of(table, table.output_columns[:1]).names == ["_op", "_commit_ts", "a"]

@@ -20,8 +20,8 @@ from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.storage.codec.csv import CsvFormat, encode
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
-from changefeed_devcluster.tidb.schema import Column, make_table
-from changefeed_devcluster.tidb.schema import TableInfo as Upstream
+from changefeed_devcluster.tidb.schema import NewColumn, make_table
+from changefeed_devcluster.tidb.schema import TidbTable as Upstream
 from pipeline_rows import segment
 
 VALUES: dict[str, Any] = {
@@ -48,7 +48,7 @@ LINE = (
     '-128,7,18446744073709551615,2024,291,1e+06,0.1,"-1.500","a""b","line\r\nend","YQAA","/w==","2024-02-29",'
     '"2024-02-29 01:02:03.456","2024-03-01 07:00:00","-100:01:00.2","y","x,z"\n'
 )
-TYPES = make_table(5, "t", [Column(f"c{n}", sql, nullable=True) for n, sql in enumerate(VALUES)], None)
+TYPES = make_table(5, "t", [NewColumn(f"c{n}", sql, nullable=True) for n, sql in enumerate(VALUES)], None)
 ROW = {f"c{n}": value for n, value in enumerate(VALUES.values())}
 NULLS = dict.fromkeys(ROW)
 FORMAT = CsvFormat(terminator="\n")
@@ -137,7 +137,9 @@ CHANGES: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("sql", CHANGES)
 def test_an_update_of_a_unique_key_of_any_type_is_split(sql):
-    upstream = make_table(5, "t", [Column("id", "int"), Column("u", sql, unique=True), Column("v", "int")], "id")
+    upstream = make_table(
+        5, "t", [NewColumn("id", "int"), NewColumn("u", sql, unique=True), NewColumn("v", "int")], "id"
+    )
     before, after = ({"id": 1, "u": value, "v": 1} for value in CHANGES[sql])
     everything = (Position.end_of(0), Position.end_of(1 << 63))
     for new, ops in ((after, [OP_DELETE, OP_INSERT]), (before | {"v": 2}, [OP_UPDATE])):
@@ -147,7 +149,7 @@ def test_an_update_of_a_unique_key_of_any_type_is_split(sql):
 
 
 def test_a_clustered_key_that_sorts_the_same_but_differs_is_split():
-    upstream = make_table(5, "t", [Column("k", "varchar(20)"), Column("v", "int")], "k")
+    upstream = make_table(5, "t", [NewColumn("k", "varchar(20)"), NewColumn("v", "int")], "k")
     batch = pa.Table.from_batches([raw(change(upstream, {"k": "a", "v": 1}, {"k": "a ", "v": 1}))])
     everything = (Position.end_of(0), Position.end_of(1 << 63))
     found = sort_rows([(segment(0), batch)], product(upstream), *everything, split=True)

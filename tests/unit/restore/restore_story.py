@@ -13,10 +13,10 @@ from changefeed.restore.report import RestoreReport
 from changefeed.restore.restore import restore
 from changefeed.restore.source import RestoreSource
 from changefeed.verify.progress import NoProgress
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from verify_story import Story
 
-ITEMS = (Column("id", "bigint"), Column("price", "int"), Column("note", "varchar(24)", nullable=True))
+ITEMS = (NewColumn("id", "bigint"), NewColumn("price", "int"), NewColumn("note", "varchar(24)", nullable=True))
 PARTS: dict[str, int | None] = {"p0": 10, "p1": 20, "p2": None}
 
 Rows = dict[Any, dict[str, Any]]  # by the key

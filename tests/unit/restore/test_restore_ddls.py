@@ -12,7 +12,7 @@ import pytest
 from changefeed.restore.source import NotRestorable
 from changefeed_devcluster.ddl import columns, databases, indexes, partitions, tables
 from changefeed_devcluster.ddl.running import last
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from restore_story import ITEMS, Marks, restored
 from verify_story import Story, write_story
 
@@ -27,7 +27,7 @@ def rows(story: Story, mark: Callable[[], int]) -> None:
     with story.tidb.begin() as txn:
         txn.delete(story.table("parted"), 3)
         txn.insert(story.table("parted"), {"id": 13, "price": 3, "note": "moved"})
-    story.tidb.create_table(story.db, "coded", [*ITEMS, Column("code", "int", unique=True)])
+    story.tidb.create_table(story.db, "coded", [*ITEMS, NewColumn("code", "int", unique=True)])
     story.insert("coded", (1,), price=1, code=1)
     story.update("coded", 1, code=2)  # a delete and an insert of one commit ts
 
@@ -83,44 +83,44 @@ def recover(story: Story, mark: Callable[[], int]) -> None:
 
 
 def add_and_drop_columns(story: Story, mark: Callable[[], int]) -> None:
-    last(columns.add_column(story.tidb, story.table("items"), Column("first", "int", True, "-7"), columns.FIRST))
-    last(columns.add_column(story.tidb, story.table("items"), Column("last", "varchar(9)", True)))
+    last(columns.add_column(story.tidb, story.table("items"), NewColumn("first", "int", True, "-7"), columns.FIRST))
+    last(columns.add_column(story.tidb, story.table("items"), NewColumn("last", "varchar(9)", True)))
     mark()
     story.insert("items", (30,), price=1, first=8, last="mine")
     last(columns.drop_column(story.tidb, story.table("items"), "note"))
     mark()
-    last(columns.add_column(story.tidb, story.table("items"), Column("note", "varchar(9)", True, "again")))
+    last(columns.add_column(story.tidb, story.table("items"), NewColumn("note", "varchar(9)", True, "again")))
 
 
 def add_columns_that_forbid_null(story: Story, mark: Callable[[], int]) -> None:
     kinds = ("int", "varchar(9)", "double", "varbinary(4)", "enum('x','y')", "set('x','y')", "bit(12)", "year")
     for number, kind in enumerate(kinds):
-        last(columns.add_column(story.tidb, story.table("items"), Column(f"z{number}", kind)))
+        last(columns.add_column(story.tidb, story.table("items"), NewColumn(f"z{number}", kind)))
     mark()
     story.update("items", 1, z0=7)
 
 
 def rename_and_move_columns(story: Story, mark: Callable[[], int]) -> None:
-    last(columns.modify_column(story.tidb, story.table("items"), "note", Column("text", "varchar(24)", True)))
+    last(columns.modify_column(story.tidb, story.table("items"), "note", NewColumn("text", "varchar(24)", True)))
     story.update("items", 1, text="after")
     mark()
-    last(columns.modify_column(story.tidb, story.table("items"), "price", Column("price", "int"), columns.FIRST))
+    last(columns.modify_column(story.tidb, story.table("items"), "price", NewColumn("price", "int"), columns.FIRST))
     story.update("items", 2, price=6)
 
 
 def widen_a_column(story: Story, mark: Callable[[], int]) -> None:
-    last(columns.modify_column(story.tidb, story.table("items"), "price", Column("price", "bigint")))
-    last(columns.modify_column(story.tidb, story.table("items"), "note", Column("note", "varchar(60)", True)))
+    last(columns.modify_column(story.tidb, story.table("items"), "price", NewColumn("price", "bigint")))
+    last(columns.modify_column(story.tidb, story.table("items"), "note", NewColumn("note", "varchar(60)", True)))
     story.insert("items", (40,), price=1 << 40, note="x" * 50)
 
 
 def compute_columns(story: Story, mark: Callable[[], int]) -> None:
     """Virtual ones, between others; no row has a value for them."""
-    twice = Column("twice", "int", True, generated="`price` * 2")
+    twice = NewColumn("twice", "int", True, generated="`price` * 2")
     story.tidb.create_table(story.db, "computed", (*ITEMS[:2], twice, ITEMS[2]))
     story.insert("computed", (1, 2), price=5, note="first")
     mark()
-    thrice = Column("thrice", "int", True, generated="`price` * 3")
+    thrice = NewColumn("thrice", "int", True, generated="`price` * 3")
     last(columns.add_column(story.tidb, story.table("computed"), thrice, columns.FIRST))
     story.insert("computed", (3,), price=7, note="second")
     mark()
@@ -183,17 +183,19 @@ async def test_tables_are_rebuilt_as_they_were(story: Story, tmp_path: Path, tel
 
 
 def convert_a_column(story: Story) -> str:
-    last(columns.modify_column(story.tidb, story.table("items"), "price", Column("price", "varchar(24)")))
+    last(columns.modify_column(story.tidb, story.table("items"), "price", NewColumn("price", "varchar(24)")))
     return r"price was converted at \d+, and no file says how; 6 of its rows have not changed since"
 
 
 def add_a_column_of_now(story: Story) -> str:
-    last(columns.add_column(story.tidb, story.table("items"), Column("at", "timestamp", True, "2001-01-01 00:00:00")))
+    last(
+        columns.add_column(story.tidb, story.table("items"), NewColumn("at", "timestamp", True, "2001-01-01 00:00:00"))
+    )
     return r"no file says what rows from before \d+ have in at"
 
 
 def change_several_at_once(story: Story) -> str:
-    last(columns.change_several(story.tidb, story.table("items"), Column("more", "int", True, "3"), "note"))
+    last(columns.change_several(story.tidb, story.table("items"), NewColumn("more", "int", True, "3"), "note"))
     return "rows may have got values in more before"
 
 
@@ -256,7 +258,7 @@ async def test_a_table_of_before_is_rebuilt_from_a_base(story: Story, tmp_path: 
     base_ts = marks.mark()
     story.delete("old", 1)
     marks.mark()
-    last(columns.add_column(story.tidb, story.table("old"), Column("more", "int", True, "3")))
+    last(columns.add_column(story.tidb, story.table("old"), NewColumn("more", "int", True, "3")))
     story.update("old", 2, more=4)
     end_ts = marks.mark()
     sink = await write_story(tmp_path, story)

@@ -16,7 +16,7 @@ from changefeed.restore.source import NotRestorable, RestoreSource
 from changefeed.verify.progress import NoProgress
 from changefeed_devcluster.ddl import columns, indexes, tables
 from changefeed_devcluster.ddl.running import last
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from restore_story import ITEMS
 from verify_story import Story, StorySink, write_story
 
@@ -77,7 +77,7 @@ async def test_an_index_stays_and_is_named(story: Story, tmp_path: Path) -> None
 
 
 def add_a_column(story: Story) -> str:
-    last(columns.add_column(story.tidb, story.table("items"), Column("more", "int", True)))
+    last(columns.add_column(story.tidb, story.table("items"), NewColumn("more", "int", True)))
     return "its definition was changed after .*ADD COLUMN"
 
 

@@ -28,12 +28,12 @@ from changefeed.schema.row.checksums import wrong_rows
 from changefeed.schema.row.rowv2 import check_supported, decode_rows
 from changefeed.schema.table_info import DatabaseInfo, parse_table_info
 from changefeed_devcluster import keys
-from changefeed_devcluster.ddl.jobs import Job, JobState, JobType
+from changefeed_devcluster.ddl.jobs import DdlJob, JobState, JobType
 from changefeed_devcluster.tidb import rows
 from changefeed_devcluster.tidb import schema as upstream
 from changefeed_devcluster.tidb.field_types import INTEGERS
-from changefeed_devcluster.tidb.partitions import Partition
-from changefeed_devcluster.tidb.schema import Column, DbInfo, TableInfo, make_table
+from changefeed_devcluster.tidb.partitions import TidbPartition
+from changefeed_devcluster.tidb.schema import DbInfo, NewColumn, TidbTable, make_table
 from changefeed_devcluster.workload.random_values import value
 from schema_fuzz_odd import RIGHT, odd_row, odd_table
 
@@ -47,15 +47,17 @@ _MOST_BYTES = 512 << 20  # that a million tries may add to this process
 _DB = DbInfo(3, "shop")
 
 
-def tables() -> list[TableInfo]:
+def tables() -> list[TidbTable]:
     """One for each type, one of all types, and some with clustered keys."""
-    every = [Column(f"c{n}", sql, nullable=True) for n, sql in enumerate(TYPES)]
-    single = [make_table(10 + n, "one", [Column("id", "bigint"), c], "id") for n, c in enumerate(every)]
+    every = [NewColumn(f"c{n}", sql, nullable=True) for n, sql in enumerate(TYPES)]
+    single = [make_table(10 + n, "one", [NewColumn("id", "bigint"), c], "id") for n, c in enumerate(every)]
     clustered = [
-        make_table(50 + n, "clustered", [Column("a", sql), Column("b", "varchar(9)"), Column("c", "int")], ("a", "b"))
+        make_table(
+            50 + n, "clustered", [NewColumn("a", sql), NewColumn("b", "varchar(9)"), NewColumn("c", "int")], ("a", "b")
+        )
         for n, sql in enumerate(KEYS)
     ]
-    return [*single, make_table(99, "all", [Column("id", "bigint"), *every], "id"), *clustered]
+    return [*single, make_table(99, "all", [NewColumn("id", "bigint"), *every], "id"), *clustered]
 
 
 def spoilt(rng: random.Random, given: bytes) -> bytes:
@@ -137,7 +139,7 @@ class Fuzz:
         else:
             self.outcomes[f"{name} decoded"] += 1
 
-    def _row(self, rng: random.Random, table: TableInfo) -> tuple[bytes, bytes]:
+    def _row(self, rng: random.Random, table: TidbTable) -> tuple[bytes, bytes]:
         row = {
             column.name: None if column.nullable and rng.random() < 0.2 else value(rng, column.type)
             for column in table.columns
@@ -169,7 +171,7 @@ class Fuzz:
         key = key[: keys.PREFIX] + spoilt(rng, key[keys.PREFIX :])  # another table's rows come to no decoder
         decoded(self._infos[table.id], (key, stored))
 
-    def _check(self, table: TableInfo, stored: bytes, arrays: list[pa.Array]) -> None:
+    def _check(self, table: TidbTable, stored: bytes, arrays: list[pa.Array]) -> None:
         """What can be compared is what the other decoder, which is lenient, finds in the same bytes."""
         try:
             other = rows.decode_row(table, stored)
@@ -192,16 +194,16 @@ class Fuzz:
             for table in history.tables_at(10):
                 check_supported(table)
 
-    def _jobs(self, rng: random.Random) -> Job:
+    def _jobs(self, rng: random.Random) -> DdlJob:
         table = rng.choice(self._tables)
         if table.pk == "id" and rng.random() < 0.3:
-            table = replace(table, partitions=(Partition(500, "p0", 10), Partition(501, "p1", None)))
+            table = replace(table, partitions=(TidbPartition(500, "p0", 10), TidbPartition(501, "p1", None)))
         kind = rng.choice(list(JobType))
         renames = [{"old_schema_id": 3, "new_schema_id": 3, "table_id": table.id}]
         exchange = {"partition_id": 500, "pt_schema_id": 3, "pt_table_id": 99, "partition_name": "p0"}
         args = {**exchange, "with_validation": True, "rename_table_infos": renames}
         several = (table,) if kind in (JobType.CREATE_TABLES, JobType.RENAME_TABLES) else ()
-        return Job(7, kind, _DB, table.id, table.name, "ALTER …", args, 6, JobState.DONE, 9, table, several)
+        return DdlJob(7, kind, _DB, table.id, table.name, "ALTER …", args, 6, JobState.DONE, 9, table, several)
 
 
 def _text(rng: random.Random, job: Any) -> str:

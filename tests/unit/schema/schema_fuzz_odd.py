@@ -14,12 +14,15 @@ from typing import Any
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import values as stored
-from changefeed_devcluster.tidb.schema import Column, make_table
+from changefeed_devcluster.tidb.schema import NewColumn, make_table
 from schema_fixtures import encode_json, encode_row, encode_v1, uvarint, varint
 
 _SQL = ("blob", "blob", "varchar(24)", "text", "bigint", "decimal(18,4)", "double", "datetime(3)", "time(6)")
 _UPSTREAM = make_table(
-    200, "odd", [Column("id", "bigint"), *(Column(f"c{n}", sql, nullable=True) for n, sql in enumerate(_SQL))], "id"
+    200,
+    "odd",
+    [NewColumn("id", "bigint"), *(NewColumn(f"c{n}", sql, nullable=True) for n, sql in enumerate(_SQL))],
+    "id",
 )
 _PIECES = ("a", "é", "\u2028", '"', "\\", "\0", "李", "🦊")
 _BYTES = (b"a", b"\xc3\xa4", b"\xe4\xbd", b"\xff", b"\0", b" ", b"\x80")

@@ -14,15 +14,15 @@ from changefeed.schema.row.rowv2 import check_supported, decode_rows
 from changefeed.schema.table_info import ColumnInfo, parse_table_info
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
-from changefeed_devcluster.tidb.schema import Column, make_table, with_column
-from changefeed_devcluster.tidb.schema import TableInfo as Upstream
+from changefeed_devcluster.tidb.schema import NewColumn, make_table, with_column
+from changefeed_devcluster.tidb.schema import TidbTable as Upstream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schema_fixtures import binary
 
 #: Whole characters, pieces of characters, and bytes that are in none.
 CELLS = st.lists(st.sampled_from([b"ok", b"\xc3\xa4", b"\xe4\xbd", b"\xa0", b"\xff", b"\0", b" "])).map(b"".join)
-NOTES = make_table(5, "t", [Column("id", "bigint"), Column("v", "varchar(20)", nullable=True)], "id")
+NOTES = make_table(5, "t", [NewColumn("id", "bigint"), NewColumn("v", "varchar(20)", nullable=True)], "id")
 
 
 def decoded(upstream: Upstream, given: list[tuple[bytes, bytes]], charset: str = "utf8mb4") -> list[pa.Array]:
@@ -65,7 +65,7 @@ def test_any_bytes_of_any_charset_are_decoded_to_those_bytes(cells: list[bytes |
 @settings(deadline=None)
 @given(st.lists(CELLS, min_size=1))
 def test_rows_without_the_column_have_its_default_beside_any_bytes(cells: list[bytes]) -> None:
-    added = with_column(NOTES, Column("w", "char(9)", default="ä"))
+    added = with_column(NOTES, NewColumn("w", "char(9)", default="ä"))
     given = []
     for n, cell in enumerate(cells):
         given.append((keys.record_key(5, 2 * n), rows.encode_row(NOTES, {"id": n, "v": "x"})))
@@ -78,7 +78,7 @@ def test_rows_without_the_column_have_its_default_beside_any_bytes(cells: list[b
 @given(st.lists(st.tuples(CELLS, st.booleans()), min_size=1))
 def test_a_clustered_key_holds_any_bytes(cells: list[tuple[bytes, bool]]) -> None:
     """Some rows have the column in their value, too, as a collation's sort key is no text."""
-    table = make_table(5, "t", [Column("k", "char(40)"), Column("n", "int")], ("k",))
+    table = make_table(5, "t", [NewColumn("k", "char(40)"), NewColumn("n", "int")], ("k",))
     (column, number) = table.columns
     given = []
     for n, (cell, in_value) in enumerate(cells):
@@ -108,7 +108,7 @@ def test_the_first_broken_one_is_found() -> None:
 
 
 def test_bytes_of_a_column_of_bytes_are_not_broken() -> None:
-    upstream = make_table(5, "t", [Column("b", "varbinary(9)"), Column("v", "varchar(9)")], None)
+    upstream = make_table(5, "t", [NewColumn("b", "varbinary(9)"), NewColumn("v", "varchar(9)")], None)
     columns: tuple[ColumnInfo, ...] = parse_table_info(upstream.to_json(), "test").output_columns
     bad = pa.array([b"\xff"], pa.binary())
     assert [is_broken(column, bad) for column in columns] == [False, True]

@@ -24,8 +24,8 @@ from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
 from changefeed_devcluster.tidb import values as stored
-from changefeed_devcluster.tidb.schema import Column, make_table, with_column
-from changefeed_devcluster.tidb.schema import TableInfo as Upstream
+from changefeed_devcluster.tidb.schema import NewColumn, make_table, with_column
+from changefeed_devcluster.tidb.schema import TidbTable as Upstream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schema_fixtures import binary, column, encode_row, record_key, table
@@ -85,7 +85,7 @@ TYPES: dict[str, st.SearchStrategy[Any]] = {
         lambda chosen: ",".join(NAMES[place] for place in sorted(chosen))
     ),
 }
-COLUMNS = [Column(f"c{number}", sql, nullable=True) for number, sql in enumerate(TYPES)]
+COLUMNS = [NewColumn(f"c{number}", sql, nullable=True) for number, sql in enumerate(TYPES)]
 FSP = {"datetime": 0, "datetime(3)": 3, "timestamp(6)": 6, "time": 0, "time(4)": 4}
 
 
@@ -160,7 +160,7 @@ KEY_TYPES = [sql for sql in TYPES if not sql.endswith(("text", "blob"))]
 @given(st.data())
 def test_a_clustered_primary_key_of_any_types_is_read_out_of_the_key(data):
     chosen = data.draw(st.lists(st.sampled_from(KEY_TYPES), min_size=1, max_size=4))
-    columns = [Column(f"k{n}", sql) for n, sql in enumerate(chosen)] + [Column("v", "int", nullable=True)]
+    columns = [NewColumn(f"k{n}", sql) for n, sql in enumerate(chosen)] + [NewColumn("v", "int", nullable=True)]
     upstream = make_table(5, "t", columns, [column.name for column in columns[:-1]])
     if upstream.pk is not None:
         return  # one integer: an int handle
@@ -172,7 +172,7 @@ def test_a_clustered_primary_key_of_any_types_is_read_out_of_the_key(data):
 
 
 def test_a_key_column_in_the_value_goes_before_the_sort_key():
-    upstream = make_table(5, "t", [Column("k", "varchar(20)")], "k")
+    upstream = make_table(5, "t", [NewColumn("k", "varchar(20)")], "k")
     key, value = encode(upstream, {"k": "Case  "})
     sorted_key = keys.record_key(5, rows.handle_of(upstream, {"k": "case"}))
     assert decode(upstream, [(sorted_key, value), (key, value)]) == {"k": ["Case  ", "Case  "]}
@@ -193,14 +193,14 @@ def test_a_key_column_in_the_value_goes_before_the_sort_key():
     ],
 )
 def test_a_broken_common_handle_is_named(change, why):
-    upstream = make_table(5, "t", [Column("k0", "varbinary(9)"), Column("k1", "double")], ("k0", "k1"))
+    upstream = make_table(5, "t", [NewColumn("k0", "varbinary(9)"), NewColumn("k1", "double")], ("k0", "k1"))
     key, value = encode(upstream, {"k0": b"abc", "k1": 1.5})
     with pytest.raises((NeedsHuman, ValueError), match=why):
         decode(upstream, [(change(key), value)])
 
 
 def test_a_prefix_in_the_key_is_never_taken_for_the_whole_value():
-    upstream = make_table(5, "t", [Column("k", "varbinary(20)")], "k")
+    upstream = make_table(5, "t", [NewColumn("k", "varbinary(20)")], "k")
     stored = upstream.to_json()
     stored["index_info"][0]["idx_cols"][0]["length"] = 3
     key, _ = encode(upstream, {"k": b"abc"})
@@ -210,7 +210,9 @@ def test_a_prefix_in_the_key_is_never_taken_for_the_whole_value():
 
 
 def test_a_year_is_signed_and_bits_are_unsigned():
-    upstream = make_table(5, "t", [Column("y", "year"), Column("b", "bit(8)"), Column("i", "int unsigned")], None)
+    upstream = make_table(
+        5, "t", [NewColumn("y", "year"), NewColumn("b", "bit(8)"), NewColumn("i", "int unsigned")], None
+    )
     info = parse_table_info(upstream.to_json(), "test")
     assert [arrow_type(column) for column in info.output_columns] == [pa.int64(), pa.uint64(), pa.uint64()]
 
@@ -245,9 +247,9 @@ def test_a_year_is_signed_and_bits_are_unsigned():
     ],
 )
 def test_rows_older_than_a_column_have_the_default_of_the_time(sql, default, text):
-    upstream = make_table(5, "t", [Column("id", "int")], "id")
+    upstream = make_table(5, "t", [NewColumn("id", "int")], "id")
     old = encode(upstream, {"id": 1})
-    upstream = with_column(upstream, Column("c", sql, nullable=True, default=default))
+    upstream = with_column(upstream, NewColumn("c", sql, nullable=True, default=default))
     assert decode(upstream, [old]) == {"id": [1], "c": [text]}
     if default is not None:
         absent_and_null = [old, (old[0], rows.assemble({2: None})), old]
@@ -263,13 +265,13 @@ def test_rows_older_than_a_column_have_the_default_of_the_time(sql, default, tex
     ],
 )  # fmt: skip
 def test_without_a_default_they_have_the_types_zero(sql, zero):
-    upstream = make_table(5, "t", [Column("id", "int")], "id")
+    upstream = make_table(5, "t", [NewColumn("id", "int")], "id")
     old = encode(upstream, {"id": 1})
-    assert decode(with_column(upstream, Column("c", sql)), [old])["c"] == [zero]
+    assert decode(with_column(upstream, NewColumn("c", sql)), [old])["c"] == [zero]
 
 
 def test_the_default_of_a_bit_column_is_bytes():
-    upstream = make_table(5, "t", [Column("id", "int"), Column("c", "bit(16)", nullable=True)], "id").to_json()
+    upstream = make_table(5, "t", [NewColumn("id", "int"), NewColumn("c", "bit(16)", nullable=True)], "id").to_json()
     upstream["cols"][1]["origin_default_bit"] = "ASM="
     info = parse_table_info(upstream, "test")
     key, value = keys.record_key(5, 1), rows.assemble({})
@@ -325,7 +327,7 @@ def test_inserted_values_of_the_corpus(vector):
 
 def defined(sql: str) -> Upstream:
     try:
-        return make_table(5, "t", [Column("c", sql)], None)
+        return make_table(5, "t", [NewColumn("c", sql)], None)
     except (KeyError, TypeError, ValueError) as error:
         raise golden.UnknownShape(f"type {sql}: {error}") from None
 
@@ -344,7 +346,7 @@ def test_values_in_rows_of_the_corpus(vector):
 
 
 def test_not_a_number_and_infinity_are_written_as_zero():
-    upstream = make_table(5, "t", [Column("f", "float"), Column("d", "double")], None)
+    upstream = make_table(5, "t", [NewColumn("f", "float"), NewColumn("d", "double")], None)
     found = [
         encode(upstream, {"_tidb_rowid": 1, "f": value, "d": value})
         for value in (float("nan"), float("inf"), float("-inf"), 1.5)
@@ -371,7 +373,7 @@ def test_not_a_number_and_infinity_are_written_as_zero():
     ],
 )
 def test_what_no_value_of_the_type_looks_like_is_refused_by_row(sql, value, why):
-    upstream = make_table(5, "t", [Column("c", sql, nullable=True)], None)
+    upstream = make_table(5, "t", [NewColumn("c", sql, nullable=True)], None)
     found = [(keys.record_key(5, n), rows.assemble({1: cell})) for n, cell in enumerate([None, None, value])]
     if why is None:
         assert decode(upstream, found)["c"][2].startswith("0000-")

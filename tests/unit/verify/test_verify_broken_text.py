@@ -9,7 +9,7 @@ import pytest
 from changefeed.verify.report import verify
 from changefeed.verify.result import NotVerifiable
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 from verify_sink import HandSink, Shop, write_sink
 
@@ -18,7 +18,7 @@ class Names(Shop):
     """`shop.notes` by a number, `shop.named` by a text; both hold bytes that are no text, before startTs and after."""
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[NamedTable]:
         return [self.tidb.tables["shop.named"], self.tidb.tables["shop.notes"]]
 
 
@@ -28,15 +28,15 @@ def names() -> Iterator[Names]:
         tidb = Tidb(cluster)
         tidb.bootstrap()
         tidb.create_database("shop")
-        amount = Column("amount", "int")
+        amount = NewColumn("amount", "int")
         columns = (
-            Column("id", "bigint"),
-            Column("code", "varchar(9)", unique=True),
-            Column("note", "varchar(9)"),
+            NewColumn("id", "bigint"),
+            NewColumn("code", "varchar(9)", unique=True),
+            NewColumn("note", "varchar(9)"),
             amount,
         )
         notes = tidb.create_table("shop", "notes", columns)
-        named = tidb.create_table("shop", "named", (Column("name", "varchar(9)"), amount), pk=["name"])
+        named = tidb.create_table("shop", "named", (NewColumn("name", "varchar(9)"), amount), pk=["name"])
         with tidb.begin() as txn:
             txn.insert(notes, {"id": 1, "code": "a", "note": "\udcff", "amount": 1})
             txn.insert(named, {"name": "\udcff", "amount": 1})

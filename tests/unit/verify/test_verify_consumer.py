@@ -14,11 +14,11 @@ from changefeed.verify.result import Result
 from changefeed_devcluster.ddl import columns, databases, indexes, partitions, tables
 from changefeed_devcluster.ddl.running import last
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import PRIMARY, Column
+from changefeed_devcluster.tidb.schema import PRIMARY, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 from verify_story import Story, StorySink, write_story
 
-ITEMS = (Column("id", "bigint"), Column("price", "int"), Column("note", "varchar(24)", nullable=True))
+ITEMS = (NewColumn("id", "bigint"), NewColumn("price", "int"), NewColumn("note", "varchar(24)", nullable=True))
 PARTS: dict[str, int | None] = {"p0": 10, "p1": 20, "p2": None}
 
 Tell = Callable[[Story], object]
@@ -109,27 +109,27 @@ def add_columns(story: Story) -> None:
     }  # fmt: skip
     for number, (kind, default) in enumerate(added.items()):
         after = (None, columns.FIRST, "id")[number % 3]
-        last(columns.add_column(story.tidb, story.table("items"), Column(f"c{number}", kind, True, default), after))
-        last(columns.add_column(story.tidb, story.table("items"), Column(f"n{number}", kind, True)))
+        last(columns.add_column(story.tidb, story.table("items"), NewColumn(f"c{number}", kind, True, default), after))
+        last(columns.add_column(story.tidb, story.table("items"), NewColumn(f"n{number}", kind, True)))
     story.insert("items", (30,), price=1, c0=8, c2="mine")
 
 
 def drop_a_column(story: Story) -> None:
     last(columns.drop_column(story.tidb, story.table("items"), "note"))
     story.update("items", 1, price=77)
-    last(columns.add_column(story.tidb, story.table("items"), Column("note", "varchar(9)", True, "again")))
+    last(columns.add_column(story.tidb, story.table("items"), NewColumn("note", "varchar(9)", True, "again")))
 
 
 def rename_columns(story: Story) -> None:
-    last(columns.modify_column(story.tidb, story.table("items"), "note", Column("text", "varchar(24)", True)))
+    last(columns.modify_column(story.tidb, story.table("items"), "note", NewColumn("text", "varchar(24)", True)))
     story.update("items", 1, text="after")
-    last(columns.modify_column(story.tidb, story.table("items"), "price", Column("price", "int"), columns.FIRST))
+    last(columns.modify_column(story.tidb, story.table("items"), "price", NewColumn("price", "int"), columns.FIRST))
     story.update("items", 2, price=6)
 
 
 def widen_a_column(story: Story) -> None:
-    last(columns.modify_column(story.tidb, story.table("items"), "price", Column("price", "bigint")))
-    last(columns.modify_column(story.tidb, story.table("items"), "note", Column("note", "varchar(60)", True)))
+    last(columns.modify_column(story.tidb, story.table("items"), "price", NewColumn("price", "bigint")))
+    last(columns.modify_column(story.tidb, story.table("items"), "note", NewColumn("note", "varchar(60)", True)))
     last(columns.set_default(story.tidb, story.table("items"), "price", "42"))
     story.insert("items", (40,), price=1 << 40, note="x" * 50)
 
@@ -142,7 +142,7 @@ def change_an_index(story: Story) -> None:
 
 
 def change_several(story: Story) -> None:
-    last(columns.change_several(story.tidb, story.table("items"), Column("more", "int", True, "3"), "note"))
+    last(columns.change_several(story.tidb, story.table("items"), NewColumn("more", "int", True, "3"), "note"))
     story.update("items", 1, more=4)
 
 
@@ -192,7 +192,7 @@ def drop_a_database(story: Story) -> None:
 
 
 def convert_a_column(story: Story) -> None:
-    last(columns.modify_column(story.tidb, story.table("items"), "price", Column("price", "varchar(24)")))
+    last(columns.modify_column(story.tidb, story.table("items"), "price", NewColumn("price", "varchar(24)")))
     story.update("items", 1, price="text")
 
 
@@ -274,7 +274,7 @@ async def test_rows_that_are_written_before_several_changes_have_ended_are_of_th
     story: Story, tmp_path: Path
 ) -> None:
     """One step shows all columns; the one that is dropped goes after it."""
-    states = columns.change_several(story.tidb, story.table("items"), Column("more", "int", True, "3"), "note")
+    states = columns.change_several(story.tidb, story.table("items"), NewColumn("more", "int", True, "3"), "note")
     while "more" not in {column.name for column in story.table("items").info.public}:
         next(states)
     story.update("items", 1, more=4)
@@ -402,7 +402,7 @@ async def test_a_wrong_statement_is_seen_by_nobody_else(
 async def test_a_wrong_default_shows_in_old_rows(
     story: Story, tmp_path: Path, without_consumer: Callable[[], object]
 ) -> None:
-    last(columns.add_column(story.tidb, story.table("items"), Column("more", "int", True, "3")))
+    last(columns.add_column(story.tidb, story.table("items"), NewColumn("more", "int", True, "3")))
     sink = await write_story(tmp_path, story)
     sink.rewrite(sink.schema_files("items", 5)[0], lambda file: file["TableColumns"][3].update(ColumnDefault="4"))
     result = await found(sink)

@@ -14,7 +14,7 @@ from changefeed.verify.upstream.meta import MetaWrite, read_meta
 from changefeed_devcluster import keys
 from changefeed_devcluster.ddl.tables import drop_table, rename_table
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 
 START = 100
@@ -169,7 +169,7 @@ def tidb(cluster: DevCluster) -> Tidb:
 async def test_meta_is_read_as_it_stood_and_as_it_became(pd: PdClient, tidb: Tidb) -> None:
     tidb.create_database("shop")
     kept, moved, gone = (
-        tidb.create_table("shop", name, [Column("id", "bigint")]) for name in ("kept", "moved", "gone")
+        tidb.create_table("shop", name, [NewColumn("id", "bigint")]) for name in ("kept", "moved", "gone")
     )
     start_ts = tidb.now()
     rename_table(tidb, moved, tidb.databases["mysql"], "moved")

@@ -16,10 +16,10 @@ from changefeed.verify.upstream.history import read_history
 from changefeed_devcluster import keys
 from changefeed_devcluster.cdc import subscriptions
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 
-COLUMNS = (Column("id", "bigint"), Column("v", "int"))
+COLUMNS = (NewColumn("id", "bigint"), NewColumn("v", "int"))
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def tidb(cluster: DevCluster) -> Tidb:
 
 
 @pytest.fixture
-def table(tidb: Tidb) -> Table:
+def table(tidb: Tidb) -> NamedTable:
     """100 rows over six regions, each updated once; a neighbour on each side."""
     for name in ("before", "t", "after"):
         table = tidb.create_table("shop", name, COLUMNS, regions=6 if name == "t" else 1, handles=100)
@@ -60,7 +60,7 @@ class Kept:
         self.added = []
 
 
-async def read(pd: PdClient, table: Table, after_ts: int, upto_ts: int, **options: Any) -> pa.Table:
+async def read(pd: PdClient, table: NamedTable, after_ts: int, upto_ts: int, **options: Any) -> pa.Table:
     kept = Kept()
     await read_history(pd, *table_span(table.id), after_ts, upto_ts, kept, **options)
     assert not kept.added
@@ -75,14 +75,14 @@ def changes(found: pa.Table) -> list[tuple[int, int, bool, bool]]:
     )
 
 
-def expected(tidb: Tidb, table: Table, after_ts: int, upto_ts: int) -> list[tuple[int, int, bool, bool]]:
+def expected(tidb: Tidb, table: NamedTable, after_ts: int, upto_ts: int) -> list[tuple[int, int, bool, bool]]:
     return sorted(
         (change.commit_ts, change.pk, change.op == "delete", change.op != "insert")
         for change in tidb.history(table, after_ts, upto_ts)
     )
 
 
-async def test_both_bounds(pd: PdClient, tidb: Tidb, table: Table) -> None:
+async def test_both_bounds(pd: PdClient, tidb: Tidb, table: NamedTable) -> None:
     first, second = sorted({change.commit_ts for change in tidb.history(table, 0, tidb.now())})
     assert changes(await read(pd, table, 1, second)) == expected(tidb, table, 0, second)
     assert {commit_ts for commit_ts, *_ in changes(await read(pd, table, first, second))} == {second}
@@ -90,7 +90,7 @@ async def test_both_bounds(pd: PdClient, tidb: Tidb, table: Table) -> None:
     assert (await read(pd, table, second, tidb.now())).num_rows == 0
 
 
-async def test_a_region_and_a_table_without_rows(pd: PdClient, tidb: Tidb, table: Table) -> None:
+async def test_a_region_and_a_table_without_rows(pd: PdClient, tidb: Tidb, table: NamedTable) -> None:
     empty = tidb.create_table("shop", "empty", COLUMNS, regions=3)
     assert (await read(pd, empty, 1, tidb.now())).schema == history.SCAN_SCHEMA
     with tidb.begin() as txn:
@@ -100,23 +100,23 @@ async def test_a_region_and_a_table_without_rows(pd: PdClient, tidb: Tidb, table
     assert changes(await read(pd, empty, 1, tidb.now())) == expected(tidb, empty, 0, tidb.now())
 
 
-def split(cluster: DevCluster, table: Table, pk: int) -> None:
+def split(cluster: DevCluster, table: NamedTable, pk: int) -> None:
     cluster.split(keys.record_key(table.id, pk))
 
 
-def merge(cluster: DevCluster, table: Table, pk: int) -> None:
+def merge(cluster: DevCluster, table: NamedTable, pk: int) -> None:
     """The region of a key with the one before it."""
     regions = cluster.regions.all()
     at = next(n for n, region in enumerate(regions) if region.contains(keys.record_key(table.id, pk)))
     cluster.merge(regions[at - 1].id, regions[at].id)
 
 
-def transfer(cluster: DevCluster, table: Table, pk: int) -> None:
+def transfer(cluster: DevCluster, table: NamedTable, pk: int) -> None:
     region = cluster.regions.locate(keys.record_key(table.id, pk))
     cluster.transfer(region.id, region.leader_store % 3 + 1)
 
 
-def cut(cluster: DevCluster, table: Table, pk: int) -> None:
+def cut(cluster: DevCluster, table: NamedTable, pk: int) -> None:
     cluster.cut()
 
 
@@ -126,9 +126,9 @@ async def test_every_version_once_while_regions_change(
     cluster: DevCluster,
     pd: PdClient,
     tidb: Tidb,
-    table: Table,
+    table: NamedTable,
     monkeypatch: pytest.MonkeyPatch,
-    harm: Callable[[DevCluster, Table, int], None],
+    harm: Callable[[DevCluster, NamedTable, int], None],
     after: int,
 ) -> None:
     """Before the region after `after` others is read, the regions of keys behind, at and ahead of it change."""
@@ -149,7 +149,7 @@ async def test_every_version_once_while_regions_change(
 
 
 async def test_a_store_that_sends_the_whole_region(
-    pd: PdClient, tidb: Tidb, table: Table, cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
+    pd: PdClient, tidb: Tidb, table: NamedTable, cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscriptions, "_span", lambda request: (b"", b""))
     while len(regions := cluster.regions.all()) > 1:
@@ -158,7 +158,7 @@ async def test_a_store_that_sends_the_whole_region(
     assert changes(await read(pd, table, 1, now)) == expected(tidb, table, 0, now)
 
 
-async def test_a_transaction_that_may_still_commit_is_waited_for(pd: PdClient, tidb: Tidb, table: Table) -> None:
+async def test_a_transaction_that_may_still_commit_is_waited_for(pd: PdClient, tidb: Tidb, table: NamedTable) -> None:
     txn = tidb.begin()
     txn.update(table, {"id": 50, "v": 7})
     txn.prewrite()
@@ -171,7 +171,7 @@ async def test_a_transaction_that_may_still_commit_is_waited_for(pd: PdClient, t
     assert changes(await reading) == expected(tidb, table, 0, now)
 
 
-async def test_a_transaction_that_began_later_is_not(pd: PdClient, tidb: Tidb, table: Table) -> None:
+async def test_a_transaction_that_began_later_is_not(pd: PdClient, tidb: Tidb, table: NamedTable) -> None:
     now = tidb.now()
     txn = tidb.begin()
     txn.update(table, {"id": 50, "v": 7})
@@ -179,14 +179,14 @@ async def test_a_transaction_that_began_later_is_not(pd: PdClient, tidb: Tidb, t
     assert changes(await read(pd, table, 1, now)) == expected(tidb, table, 0, now)
 
 
-async def test_a_silent_store_ends_the_wait(cluster: DevCluster, pd: PdClient, tidb: Tidb, table: Table) -> None:
+async def test_a_silent_store_ends_the_wait(cluster: DevCluster, pd: PdClient, tidb: Tidb, table: NamedTable) -> None:
     cluster.stall(60)
     with pytest.raises(Transient, match="is silent"):
         await read(pd, table, 1, tidb.now(), patience=0.2)
 
 
 async def test_regions_that_never_answer_end_the_wait(
-    pd: PdClient, tidb: Tidb, table: Table, monkeypatch: pytest.MonkeyPatch
+    pd: PdClient, tidb: Tidb, table: NamedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscriptions, "PENDING_SCANS", 0)
     with pytest.raises(Transient, match="server_is_busy"):
@@ -194,7 +194,7 @@ async def test_regions_that_never_answer_end_the_wait(
 
 
 async def test_a_region_that_fails_on_its_way_counts_once(
-    pd: PdClient, tidb: Tidb, table: Table, monkeypatch: pytest.MonkeyPatch
+    pd: PdClient, tidb: Tidb, table: NamedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was added of it is dropped, and comes again."""
     monkeypatch.setattr(history, "_CHUNK_BYTES", 1)

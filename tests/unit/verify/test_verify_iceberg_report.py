@@ -29,10 +29,10 @@ from changefeed.upstream.pd import PdClient
 from changefeed.verify.iceberg.report import verify
 from changefeed.verify.result import NotVerifiable, RowsVerdict
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 
-COLUMNS = (Column("id", "bigint"), Column("v", "int", nullable=True))
+COLUMNS = (NewColumn("id", "bigint"), NewColumn("v", "int", nullable=True))
 OPS = {"I": OP_INSERT, "U": OP_UPDATE, "D": OP_DELETE}
 Changes = list[tuple[str, int, int, int]]  # op, commit ts, id, v
 

@@ -22,7 +22,7 @@ from changefeed.verify.report import verify
 from changefeed.verify.result import NotVerifiable
 from changefeed.verify.sink import files
 from changefeed.verify.upstream.history import read_history
-from changefeed_devcluster.pd.safepoints import GC_WORKER, NEVER, Hold
+from changefeed_devcluster.pd.safepoints import GC_WORKER, NEVER, ServiceSafePoint
 from changefeed_devcluster.server import DevCluster
 from verify_harm import (
     HARMS,
@@ -195,14 +195,14 @@ def collect_garbage(shop: Shop) -> None:
     safepoints, now = shop.cluster.safepoints, int(time.time())
     for hold in safepoints.living(now):
         safepoints.update(hold.service_id, 0, 0, now)
-    safepoints.restore(Hold(GC_WORKER, NEVER, shop.start_ts))
+    safepoints.restore(ServiceSafePoint(GC_WORKER, NEVER, shop.start_ts))
 
 
 @pytest.fixture
 def garbage(shop: Shop) -> Iterator[None]:
     """GC begins anew after the test."""
     yield
-    shop.cluster.safepoints.restore(Hold(GC_WORKER, NEVER, 0))
+    shop.cluster.safepoints.restore(ServiceSafePoint(GC_WORKER, NEVER, 0))
 
 
 @pytest.mark.usefixtures("garbage")
@@ -235,7 +235,7 @@ async def test_rule_23_history_is_held_while_it_is_read_and_then_let_go(
         await read_history(*arguments, **named)
 
     # Else GC's own safepoint, 0, is the lowest.
-    shop.cluster.safepoints.restore(Hold(GC_WORKER, NEVER, shop.start_ts - 1))
+    shop.cluster.safepoints.restore(ServiceSafePoint(GC_WORKER, NEVER, shop.start_ts - 1))
     monkeypatch.setattr(table, "read_history", watched)
     assert (await verify(sink.uri, shop.pd)).ok
     assert held == [shop.start_ts - 1] * 2

@@ -21,17 +21,17 @@ from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.parse import effective, parse
 from changefeed.verify.consumer.schema_file import schema_checksum
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 
 EOL = b"\r\n"
 ITEMS = (
-    Column("id", "bigint"),
-    Column("code", "int", unique=True),
-    Column("note", "varchar(40)", nullable=True),
-    Column("amount", "decimal(10,2)", nullable=True),
+    NewColumn("id", "bigint"),
+    NewColumn("code", "int", unique=True),
+    NewColumn("note", "varchar(40)", nullable=True),
+    NewColumn("amount", "decimal(10,2)", nullable=True),
 )
-ITEM = (Column("id", "bigint unsigned"), Column("amount", "bigint"))
+ITEM = (NewColumn("id", "bigint unsigned"), NewColumn("amount", "bigint"))
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Shop:
         return [f"http://{self.cluster.pd_address}"]
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[NamedTable]:
         return [self.tidb.tables["shop.item"], self.tidb.tables["shop.items"]]
 
 
@@ -173,7 +173,7 @@ def _config(sink: HandSink, shop: Shop, options: dict[str, Any]) -> dict[str, An
     return effective(parse(json.dumps(resource)))
 
 
-def _write_table(sink: HandSink, shop: Shop, table: Table, log: Log, storage: dict[str, Any]) -> None:
+def _write_table(sink: HandSink, shop: Shop, table: NamedTable, log: Log, storage: dict[str, Any]) -> None:
     place = sink.lake / table.db.name / table.info.name
     (place / "meta").mkdir(parents=True)
     write_schema(place / "meta", shop.start_ts, _schema(table, shop.start_ts))
@@ -190,7 +190,7 @@ def _write_table(sink: HandSink, shop: Shop, table: Table, log: Log, storage: di
             _record(sink, log, table, path, index, date, to, shop.last_ts)
 
 
-def _schema(table: Table, version: int) -> dict[str, Any]:
+def _schema(table: NamedTable, version: int) -> dict[str, Any]:
     """A schema file's content, without defaults."""
     columns = []
     for column in table.info.columns:
@@ -217,7 +217,9 @@ def write_schema(folder: Path, version: int, content: dict[str, Any]) -> Path:
     return path
 
 
-def _record(sink: HandSink, log: Log, table: Table, path: Path, index: int, date: str, to: int, resolved: int) -> None:
+def _record(
+    sink: HandSink, log: Log, table: NamedTable, path: Path, index: int, date: str, to: int, resolved: int
+) -> None:
     owned = {"epoch": 1, "nonce": "a"}
     entry = PlanEntry.model_validate(
         {
@@ -248,7 +250,7 @@ def _extension(storage: dict[str, Any]) -> str:
     return name + {"none": "", "gzip": ".gz", "zstd": ".zst"}[storage["compression"]]
 
 
-def _content(table: Table, lines: list[Any], storage: dict[str, Any]) -> bytes:
+def _content(table: NamedTable, lines: list[Any], storage: dict[str, Any]) -> bytes:
     if storage["protocol"] == "parquet":
         return parquet_of(pa.Table.from_pylist(lines, _typed(table, storage)))
     text = _header(table, storage) + b"".join(lines)
@@ -270,7 +272,7 @@ def parquet_of(rows: pa.Table) -> bytes:
     return bytes(out.getvalue())
 
 
-def _typed(table: Table, storage: dict[str, Any]) -> pa.Schema:
+def _typed(table: NamedTable, storage: dict[str, Any]) -> pa.Schema:
     kinds = {3: pa.int32(), 8: pa.int64(), 15: pa.string(), 246: pa.decimal128(10, 2)}
     fields = [
         (column.name, pa.decimal128(20, 0) if column.type.unsigned else kinds[int(column.type.tp)])
@@ -280,14 +282,14 @@ def _typed(table: Table, storage: dict[str, Any]) -> pa.Schema:
     return pa.schema([("_op", pa.string()), ("_commit_ts", pa.int64()), *fields, *old])
 
 
-def _header(table: Table, storage: dict[str, Any]) -> bytes:
+def _header(table: NamedTable, storage: dict[str, Any]) -> bytes:
     if storage["protocol"] != "csv" or not storage["csv"]["outputFieldHeader"]:
         return b""
     meta = [f"ticdc-meta${name}" for name in ("operation", "table", "schema", "commit-ts")]
     return storage["csv"]["delimiter"].join([*meta, *(c.name for c in table.info.columns)]).encode() + EOL
 
 
-def transactions(shop: Shop, table: Table, storage: dict[str, Any]) -> Iterator[tuple[int, list[Any]]]:
+def transactions(shop: Shop, table: NamedTable, storage: dict[str, Any]) -> Iterator[tuple[int, list[Any]]]:
     """(commit ts, lines) of each; deletes before updates before inserts, then by the key's bytes."""
     unsigned = table.info.columns[0].type.unsigned
     history = shop.tidb.history(table, shop.start_ts, shop.last_ts)
@@ -306,7 +308,7 @@ def transactions(shop: Shop, table: Table, storage: dict[str, Any]) -> Iterator[
 
 
 def _line(
-    table: Table, commit_ts: int, op: str, row: dict[str, Any], old: dict[str, Any] | None, storage: dict[str, Any]
+    table: NamedTable, commit_ts: int, op: str, row: dict[str, Any], old: dict[str, Any] | None, storage: dict[str, Any]
 ) -> Any:
     """Bytes; of parquet a row."""
     if storage["protocol"] == "parquet":
@@ -319,13 +321,13 @@ def _line(
     return csv["delimiter"].join([*meta, str(commit_ts), *cells]).encode(errors="surrogateescape") + EOL
 
 
-def _cells(table: Table, row: dict[str, Any]) -> dict[str, Any]:
+def _cells(table: NamedTable, row: dict[str, Any]) -> dict[str, Any]:
     """Numbers that the history has as text are decimals."""
     wide = {column.name for column in table.info.columns if column.type.unsigned or int(column.type.tp) == 246}
     return {name: Decimal(value) if name in wide and value is not None else value for name, value in row.items()}
 
 
-def _message(table: Table, commit_ts: int, op: str, row: dict[str, Any]) -> bytes:
+def _message(table: NamedTable, commit_ts: int, op: str, row: dict[str, Any]) -> bytes:
     kind = {"D": "DELETE", "U": "UPDATE", "I": "INSERT"}[op]
     data = {name: None if value is None else _replaced(str(value)) for name, value in row.items()}
     names = {"database": table.db.name, "table": table.info.name, "isDdl": False, "type": kind, "data": [data]}
