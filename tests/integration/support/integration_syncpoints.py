@@ -18,10 +18,11 @@ from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.comparison.ledger import scratch_database
-from changefeed.verify.mysql.report import _MysqlTable
+from changefeed.verify.mysql.report import compare_table
 from changefeed.verify.progress import NoProgress
 from changefeed.verify.recorded import upstream_of
 from changefeed.verify.result import RowsVerdict
+from changefeed.verify.tables.at_rest import AtRest
 from changefeed.verify.upstream.definitions import Definitions, SettledSchema
 from changefeed.verify.upstream.meta import read_meta
 from integration_mariadb import MariaDb
@@ -149,7 +150,7 @@ async def _compare_rows(
 ) -> None:
     with scratch_database() as db:
         for info in tables:
-            await _MysqlTable(info, cast(State, _At(ts)), pd, session, db, result, NoProgress()).compare()
+            await compare_table(info, AtRest(cast(State, _At(ts)), pd, db, result, NoProgress()), session)
 
 
 def _ask(connection: Connection[Any], query: str) -> list[tuple[Any, ...]]:

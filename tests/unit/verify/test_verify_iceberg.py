@@ -14,9 +14,9 @@ import pytest
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo, parse_table_info
 from changefeed.verify.comparison.ledger import open_database
-from changefeed.verify.iceberg.comparison import LakeComparison
 from changefeed.verify.iceberg.values import of_lake
 from changefeed.verify.result import TableRows
+from changefeed.verify.tables.replayed import ReplayedComparison
 
 Rows = list[tuple[int, str]]
 FINE, MIDNIGHT = datetime(2026, 1, 2, 3, 4, 5, 670_000), datetime(2026, 1, 2, tzinfo=UTC)
@@ -36,7 +36,7 @@ def cells(rows: Rows) -> list[pa.Array]:
 
 class Case:
     def __init__(self, db: duckdb.DuckDBPyConnection, upstream: Rows, at_start: Rows = []) -> None:  # noqa: B006
-        self.rows = LakeComparison(db, "shop.t", ["id", "v"], [0])
+        self.rows = ReplayedComparison(db, "shop.t", ["id", "v"], [0])
         self.rows.add("upstream", cells(upstream))
         self.rows.add_at_start(cells(at_start))
 

@@ -11,9 +11,10 @@ import pytest
 from changefeed.schema import table_info as ti
 from changefeed.schema.row.cells import CHOICE
 from changefeed.verify.comparison.ledger import open_database
-from changefeed.verify.mysql.comparison import RowComparison
-from changefeed.verify.mysql.values import expression, of_downstream, of_upstream
+from changefeed.verify.mysql.values import expression, of_downstream
 from changefeed.verify.result import RowsVerdict, TableRows
+from changefeed.verify.tables.comparison import RowComparison
+from changefeed.verify.tables.values import of_decoded
 
 NAMES = ("id", "kind", "v")
 
@@ -52,10 +53,10 @@ def test_equal_values_have_one_form_and_others_another(
     tp: int, upstream: pa.Array, text: bytes, others: list[bytes]
 ) -> None:
     kind = column(tp)
-    (wanted,) = of_upstream(kind, upstream).to_pylist()
+    (wanted,) = of_decoded(kind, upstream).to_pylist()
     assert of_downstream(kind, [text, None]).to_pylist() == [wanted, None]
     assert wanted not in of_downstream(kind, [*others, b"", None] if tp == ti.VARCHAR else others).to_pylist()
-    assert of_upstream(kind, pa.nulls(1, upstream.type)).to_pylist() == [None]
+    assert of_decoded(kind, pa.nulls(1, upstream.type)).to_pylist() == [None]
 
 
 def test_what_a_server_would_show_otherwise_is_asked_for_as_a_number() -> None:

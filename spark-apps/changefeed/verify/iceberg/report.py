@@ -10,10 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -32,17 +30,14 @@ from changefeed.sink.iceberg.shape import COMMIT_TS_ID, OP_ID, field_id, key_of
 from changefeed.sink.typed import type_of
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.comparison.ledger import scratch_database
-from changefeed.verify.comparison.matching import has_all_changes, matching_tables
 from changefeed.verify.held import held
-from changefeed.verify.iceberg.comparison import LakeComparison
 from changefeed.verify.iceberg.reading import FileRows, parts
 from changefeed.verify.iceberg.values import of_lake
-from changefeed.verify.mysql.upstream import add_upstream
-from changefeed.verify.mysql.values import of_upstream
 from changefeed.verify.progress import NoProgress, VerifyProgress
-from changefeed.verify.recorded import StateLog, check_cluster, check_settled, upstream_of
 from changefeed.verify.result import NotVerifiable, RowsVerdict
+from changefeed.verify.tables.at_rest import AtRest, at_rest
+from changefeed.verify.tables.replayed import ReplayedComparison
+from changefeed.verify.tables.values import of_decoded
 from changefeed.verify.upstream import expected
 
 
@@ -50,22 +45,17 @@ async def verify(
     changefeed: Changefeed, secrets_dir: Path | None = None, progress: VerifyProgress | None = None
 ) -> RowsVerdict:
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
-    progress = progress or NoProgress()
-    recorded = StateLog.of(changefeed, secrets_dir)
     place = place_of(changefeed, secrets_dir)
     spec = changefeed.spec.sink.iceberg
     assert spec is not None, "the sink is iceberg"
-    progress.stage("the changefeed's log")
-    async with upstream_of(changefeed, secrets_dir) as pd, recorded.at_rest(pd) as state:
-        check_cluster(pd, state)
-        check_settled(state)
+    async with at_rest(changefeed, secrets_dir, progress or NoProgress()) as feed:
         catalog = await asyncio.to_thread(Patience().call, place.catalog_uri, place.open)
         try:
-            async with _held(pd, state) as knows_start:
-                lake = _Lake(place, catalog, spec.mode == "upsert", knows_start)
-                return await _compare(state, pd, lake, progress)
+            async with _held(feed.pd, feed.state) as knows_start:
+                await _compare(feed, _Lake(place, catalog, spec.mode == "upsert", knows_start))
         finally:
             catalog.close()
+        return feed.result
 
 
 @dataclass(frozen=True)
@@ -97,66 +87,49 @@ async def _held(pd: PdClient, state: State) -> AsyncIterator[bool]:
         yield knows_start
 
 
-async def _compare(state: State, pd: PdClient, lake: _Lake, progress: VerifyProgress) -> RowsVerdict:
-    result = RowsVerdict(checkpoint_ts=str(state.checkpoint_ts))
+async def _compare(feed: AtRest, lake: _Lake) -> None:
     if not lake.knows_start:
-        result.note(
+        feed.result.note(
             "The upstream has no history from startTs on: a row that no file has was not looked for, as it may not "
             "have changed since."
         )
-    with scratch_database() as db:
-        for info in await matching_tables(pd, state):
-            if has_all_changes(info, state, result):
-                await _IcebergTable(info, state, pd, lake, db, result, progress).compare()
-    return result
+    for info in await feed.tables():
+        if feed.has_all_changes(info):
+            await _IcebergTable(info, feed, lake).compare()
 
 
 class _IcebergTable:
-    def __init__(
-        self,
-        info: TableInfo,
-        state: State,
-        pd: PdClient,
-        lake: _Lake,
-        db: duckdb.DuckDBPyConnection,
-        result: RowsVerdict,
-        progress: VerifyProgress,
-    ) -> None:
-        self._info, self._state, self._pd, self._lake = info, state, pd, lake
-        self._db, self._result, self._progress = db, result, progress
+    def __init__(self, info: TableInfo, feed: AtRest, lake: _Lake) -> None:
+        self._info, self._feed, self._lake = info, feed, lake
         self._columns = info.output_columns
 
     async def compare(self) -> None:
-        info, columns = self._info, self._columns
+        info, columns, feed = self._info, self._columns, self._feed
         key = self._key()
         if not key:
-            self._result.note(f"{info.full_name} has no key that identifies its rows: it was not compared.")
+            feed.result.note(f"{info.full_name} has no key that identifies its rows: it was not compared.")
             return
         table = await asyncio.to_thread(self._lake.table, info)
         if table is not None and (problem := self._problem(table)):
-            self._result.problem(problem)
+            feed.result.problem(problem)
             return
-        rows = LakeComparison(self._db, info.full_name, [column.name for column in columns], key)
-        self._progress.stage(f"{info.full_name}: the upstream's rows")
-        for physical_id in info.physical_ids:
-            at = self._state.flushed_ts(physical_id)
-            await add_upstream(self._pd, info, physical_id, at, partial(rows.add, "upstream"), self._progress)
-            if self._lake.knows_start and physical_id not in self._state.copied:
-                at = self._state.from_ts
-                await add_upstream(self._pd, info, physical_id, at, rows.add_at_start, self._progress)
+        rows = ReplayedComparison(feed.db, info.full_name, [column.name for column in columns], key)
+        await feed.add_upstream(info, rows)
+        if self._lake.knows_start:
+            await feed.add_at_start(info, rows)
         truncated_ts = 0
         if table is not None:
-            self._progress.stage(f"{info.full_name}: the rows in the lake")
+            feed.progress.stage(f"{info.full_name}: the rows in the lake")
             truncated_ts = int(table.metadata.properties.get(TRUNCATED, "0"))
             found = self._parts(table, key)
             while part := await asyncio.to_thread(next, found, None):
                 self._add(rows, part, key)
-                self._progress.advance(part.rows)
+                feed.progress.advance(part.rows)
         is_changelog = not self._lake.upsert
         twice = rows.settle(truncated_ts, is_changelog=is_changelog, knows_start=self._lake.knows_start)
         if twice:
-            self._result.problem(f"{info.full_name}: {twice} changes appear twice.")
-        self._result.add(rows.found())
+            feed.result.problem(f"{info.full_name}: {twice} changes appear twice.")
+        feed.result.add(rows.found())
 
     def _key(self) -> list[int]:
         if self._lake.upsert:
@@ -164,7 +137,7 @@ class _IcebergTable:
         return expected.key_of(self._info, self._columns, split_updates=True)
 
     def _problem(self, table: Table) -> str | None:
-        if table.metadata.properties.get(LOG) != name_of(self._state):
+        if table.metadata.properties.get(LOG) != name_of(self._feed.state):
             return f"{'.'.join(table.name())} does not belong to this changefeed."
         ids = {field.field_id: field.name for field in table.schema().fields}
         lacking = [column.name for column in self._columns if ids.get(field_id(column)) != column.name]
@@ -176,7 +149,7 @@ class _IcebergTable:
         with told(self._lake.place.catalog_uri):
             yield from parts(table, ours + fields, [fields[number] for number in key])
 
-    def _add(self, rows: LakeComparison, part: FileRows, key: list[int]) -> None:
+    def _add(self, rows: ReplayedComparison, part: FileRows, key: list[int]) -> None:
         if part.deletes:
             keys = zip([self._columns[number] for number in key], part.columns, strict=True)
             rows.add_gone(part.sequence, [self._shown(column, found, part.rows) for column, found in keys])
@@ -191,4 +164,4 @@ class _IcebergTable:
             return of_lake(column, values)
         if self._lake.upsert:
             return of_lake(column, pa.nulls(count, type_of(column)))
-        return of_upstream(column, pa.concat_arrays([absent_value(column, "UTC")] * count))
+        return of_decoded(column, pa.concat_arrays([absent_value(column, "UTC")] * count))

@@ -1,4 +1,4 @@
-"""Converts values of Parquet files to the form in which verify compares them: see verify.mysql.values."""
+"""Converts values of Parquet files to the form in which verify compares them: see verify.tables.values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo
-from changefeed.verify.mysql.values import of_upstream
+from changefeed.verify.tables.values import of_decoded
 
 _SECONDS = len("2026-01-01 00:00:00")
 
@@ -22,7 +22,7 @@ def of_lake(column: ColumnInfo, values: pa.Array) -> pa.BinaryArray:
         return _plain(values)
     if pa.types.is_date(values.type) or pa.types.is_decimal(values.type):
         return values.cast(pa.string()).cast(pa.binary())
-    return of_upstream(column, values)
+    return of_decoded(column, values)
 
 
 def _plain(values: pa.Array) -> pa.BinaryArray:

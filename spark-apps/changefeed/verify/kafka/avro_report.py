@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -16,7 +17,6 @@ import pyarrow as pa
 
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.kafka import place_of, registry_of
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.codec.avro.schema import EXTENSION, field_names
@@ -25,18 +25,15 @@ from changefeed.sink.kafka.registry import Registry
 from changefeed.sink.kafka.topics import Rules, partitions_of
 from changefeed.sink.text.canal_types import primary_key
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.pd import PdClient
-from changefeed.verify.comparison.ledger import scratch_database
-from changefeed.verify.comparison.matching import has_all_changes, matching_tables
 from changefeed.verify.held import held
-from changefeed.verify.iceberg.comparison import LakeComparison
 from changefeed.verify.kafka.avro_rows import RegisteredSchema, shown
 from changefeed.verify.kafka.last_messages import LastMessages
 from changefeed.verify.kafka.topics import read_topics
-from changefeed.verify.mysql.upstream import add_upstream
 from changefeed.verify.progress import VerifyProgress
-from changefeed.verify.recorded import StateLog, check_cluster, check_settled, lives_of, upstream_of
+from changefeed.verify.recorded import lives_of
 from changefeed.verify.result import Break, RowsVerdict
+from changefeed.verify.tables.at_rest import AtRest, at_rest
+from changefeed.verify.tables.replayed import ReplayedComparison
 from changefeed.verify.upstream.lives import Lives
 
 
@@ -44,24 +41,18 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: Ver
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
     spec = changefeed.spec.sink.kafka
     assert spec is not None, "the sink is kafka"
-    recorded = StateLog.of(changefeed, secrets_dir)
     place, registry = place_of(changefeed, secrets_dir), registry_of(spec, secrets_dir)
     assert registry is not None, "avro has one"
     rules = rules_of(spec.model_dump(mode="json", by_alias=True), place.topic, changefeed.spec.filter.case_sensitive)
     topics = _AvroTopics(place.cluster(), rules, Registry(registry, Patience()))
-    progress.stage("the changefeed's log")
-    async with upstream_of(changefeed, secrets_dir) as pd, recorded.at_rest(pd) as state:
-        check_cluster(pd, state)
-        check_settled(state)
-        result = RowsVerdict(checkpoint_ts=str(state.checkpoint_ts))
-        async with held(pd, state.from_ts, "startTs"):
-            progress.stage("the upstream's DDLs")
-            lives = await lives_of(state, pd, state.checkpoint_ts)
-            with scratch_database() as db:
-                for info in await matching_tables(pd, state):
-                    if has_all_changes(info, state, result) and _can_be_told(info, lives, result):
-                        await _AvroTable(info, state, pd, topics, db, result, progress).compare()
-    return result
+    async with at_rest(changefeed, secrets_dir, progress) as feed, held(feed.pd, feed.state.from_ts, "startTs"):
+        progress.stage("the upstream's DDLs")
+        lives = await lives_of(feed.state, feed.pd, feed.state.checkpoint_ts)
+        shown = replace(feed, time_zone=feed.state.epoch.config["spec"]["timeZone"])
+        for info in await feed.tables():
+            if feed.has_all_changes(info) and _can_be_told(info, lives, feed.result):
+                await _AvroTable(info, shown, topics).compare()
+        return feed.result
 
 
 def _can_be_told(info: TableInfo, lives: Lives, result: RowsVerdict) -> bool:
@@ -102,46 +93,36 @@ class _AvroTopics:
 
 
 class _AvroTable:
-    def __init__(
-        self,
-        info: TableInfo,
-        state: State,
-        pd: PdClient,
-        topics: _AvroTopics,
-        db: duckdb.DuckDBPyConnection,
-        result: RowsVerdict,
-        progress: VerifyProgress,
-    ) -> None:
-        self._info, self._state, self._pd, self._topics = info, state, pd, topics
-        self._db, self._result, self._progress = db, result, progress
+    def __init__(self, info: TableInfo, feed: AtRest, topics: _AvroTopics) -> None:
+        self._info, self._feed, self._topics = info, feed, topics
         self._columns = info.output_columns
         self._names = field_names(info)
-        self._zone = state.epoch.config["spec"]["timeZone"]
 
     async def compare(self) -> None:
-        info = self._info
-        self._progress.stage(f"{info.full_name}: its messages")
-        messages = await asyncio.to_thread(self._topics.read, info, self._db, self._result, self._progress)
+        info, feed = self._info, self._feed
+        feed.progress.stage(f"{info.full_name}: its messages")
+        messages = await asyncio.to_thread(self._topics.read, info, feed.db, feed.result, feed.progress)
         if problem := self._problem(messages):
-            self._result.note(f"{info.full_name}: {problem}. It was not compared.")
+            feed.result.note(f"{info.full_name}: {problem}. It was not compared.")
             return
         key = [at for at, column in enumerate(self._columns) if column.name in primary_key(info)]
-        rows = LakeComparison(self._db, info.full_name, [column.name for column in self._columns], key)
-        await self._add_upstream(rows)
+        rows = ReplayedComparison(feed.db, info.full_name, [column.name for column in self._columns], key)
+        await feed.add_upstream(info, rows)
+        await feed.add_at_start(info, rows)
         messages.settle()
         try:
             await asyncio.to_thread(self._add_messages, rows, messages, [self._columns[at] for at in key])
         except _Renamed:
-            self._result.note(
+            feed.result.note(
                 f"{info.full_name} has messages from before a column was renamed, which do not have the new name: it "
                 "was not compared."
             )
             return
         except Break as undecodable:
-            self._result.problem(f"A message of {info.full_name} can't be decoded: {undecodable.message}.")
+            feed.result.problem(f"A message of {info.full_name} can't be decoded: {undecodable.message}.")
             return
         rows.settle(0, is_changelog=False, knows_start=True)
-        self._result.add(rows.found())
+        feed.result.add(rows.found())
 
     def _problem(self, messages: LastMessages) -> str:
         if messages.have_no_key():
@@ -150,17 +131,7 @@ class _AvroTable:
             return f"messages of {count} keys stand in several partitions, where they have no order"
         return ""
 
-    async def _add_upstream(self, rows: LakeComparison) -> None:
-        """As it stands where the changefeed has got to, and as it stood where it began, which no message tells."""
-        self._progress.stage(f"{self._info.full_name}: the upstream's rows")
-        for physical_id in self._info.physical_ids:
-            read = partial(add_upstream, self._pd, self._info, physical_id)
-            at = self._state.flushed_ts(physical_id)
-            await read(at, partial(rows.add, "upstream"), self._progress, self._zone)
-            if physical_id not in self._state.copied:
-                await read(self._state.from_ts, rows.add_at_start, self._progress, self._zone)
-
-    def _add_messages(self, rows: LakeComparison, messages: LastMessages, key: list[ColumnInfo]) -> None:
+    def _add_messages(self, rows: ReplayedComparison, messages: LastMessages, key: list[ColumnInfo]) -> None:
         for values in self._values(messages.rows(), self._columns):
             rows.add_stored(0, values, None, None)
         for values in self._values(messages.gone(), key):
@@ -175,4 +146,7 @@ class _AvroTable:
             if names - {*schema.fields} and {*schema.fields} - names - EXTENSION:
                 raise _Renamed
             found = schema.read(records)
-            yield [shown(column, found.get(self._names[column.name]), len(records), self._zone) for column in columns]
+            yield [
+                shown(column, found.get(self._names[column.name]), len(records), self._feed.time_zone)
+                for column in columns
+            ]

@@ -1,4 +1,4 @@
-"""Decodes records of Avro to columns, in the form in which verify compares values (verify.mysql.values)."""
+"""Decodes records of Avro to columns, in the form in which verify compares values (verify.tables.values)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyarrow as pa
 from changefeed.schema import table_info as ti
 from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo
-from changefeed.verify.mysql.values import of_upstream
 from changefeed.verify.result import Break
+from changefeed.verify.tables.values import of_decoded
 
 _NUMBERS = {"int": pa.int64(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
 _AS_IT_IS = "surrogateescape"  # text, since the upstream's may be no UTF-8
@@ -66,14 +66,14 @@ def _cell(value: Any) -> Any:
 def shown(column: ColumnInfo, values: pa.Array | None, count: int, zone: str) -> pa.BinaryArray:
     """`count` values of a column; None: what readers have, by its default, where a record is older than the column."""
     if values is None:
-        return of_upstream(column, pa.concat_arrays([absent_value(column, zone)] * count))
+        return of_decoded(column, pa.concat_arrays([absent_value(column, zone)] * count))
     if column.tp == ti.BIT:
         return _each(values, lambda value: b"%d" % int.from_bytes(value, "big"))
     if column.tp == ti.LONGLONG and column.is_unsigned and pa.types.is_integer(values.type):
         values = values.view(pa.uint64())
     if column.tp == ti.NEW_DECIMAL:
-        return _each(of_upstream(column, values), partial(_lengthened, max(column.decimal, 0)))
-    return of_upstream(column, values)
+        return _each(of_decoded(column, values), partial(_lengthened, max(column.decimal, 0)))
+    return of_decoded(column, values)
 
 
 def _lengthened(scale: int, text: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Values of both sides in a canonical form, whole columns at a time: equal bytes if and only if the values are equal.
+"""Shows a server's values in the form in which verify compares them (verify.tables.values).
 
 A server sends text, in sessions as `sink.mysql.server` opens them: utf8mb4, and times at +00:00. What it prints
 differently from the upstream's decoder is queried differently (`expression`), or parsed (floats, JSON).
@@ -6,19 +6,16 @@ differently from the upstream's decoder is queried differently (`expression`), o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.sink.mysql.rows.literals import identifier
+from changefeed.verify.tables.values import FLOATS, of_documents, of_floats
 
 _WHOLE_NUMBERS = ti.INTEGERS | {ti.YEAR, ti.BIT}
-_FLOATS = frozenset({ti.FLOAT, ti.DOUBLE})
 
 
 def expression(column: ColumnInfo) -> bytes:
@@ -27,48 +24,12 @@ def expression(column: ColumnInfo) -> bytes:
     if column.tp in _WHOLE_NUMBERS:
         kind = b"UNSIGNED" if column.is_unsigned or column.tp == ti.BIT else b"SIGNED"
         return b"CAST(" + name + b" AS " + kind + b")"
-    return name + b"+0e0" if column.tp in _FLOATS else name
-
-
-def of_upstream(column: ColumnInfo, values: pa.Array) -> pa.BinaryArray:
-    """Of decoded values, times in UTC. ENUM and SET by their names."""
-    if pa.types.is_struct(values.type):
-        values = pc.struct_field(values, "text")
-    if column.tp in _FLOATS:
-        return _floats(values.cast(pa.float64()))
-    if pa.types.is_integer(values.type):
-        return values.cast(pa.string()).cast(pa.binary())
-    return _canonical(as_bytes(values)) if column.tp == ti.JSON else as_bytes(values)
+    return name + b"+0e0" if column.tp in FLOATS else name
 
 
 def of_downstream(column: ColumnInfo, cells: Sequence[bytes | None]) -> pa.BinaryArray:
-    """Of what the server shows of `expression`."""
+    """The common form of what the server shows of `expression`."""
     values = pa.array(cells, pa.binary())
-    if column.tp in _FLOATS:
-        return _floats(values.cast(pa.string()).cast(pa.float64()))
-    return _canonical(values) if column.tp == ti.JSON else values
-
-
-def _floats(values: pa.DoubleArray) -> pa.BinaryArray:
-    """Without the sign of a zero, which no comparison sees."""
-    return pc.add(values, 0.0).cast(pa.string()).cast(pa.binary())
-
-
-def _canonical(values: pa.BinaryArray) -> pa.BinaryArray:
-    """Documents without what their printers choose: spaces, the order of members, 1.0 for 1."""
-    found = values.dictionary_encode()
-    texts = [_document(document) for document in found.dictionary.to_pylist()]
-    return pa.array(texts, pa.binary()).take(found.indices)
-
-
-def _document(text: bytes) -> bytes:
-    try:
-        document = json.loads(text, parse_float=_number)
-    except ValueError:
-        return text  # it is not equal to any that is one
-    return json.dumps(document, sort_keys=True).encode()
-
-
-def _number(text: str) -> int | float:
-    value = float(text)
-    return int(value) if value.is_integer() else value
+    if column.tp in FLOATS:
+        return of_floats(values.cast(pa.string()).cast(pa.float64()))
+    return of_documents(values) if column.tp == ti.JSON else values

@@ -1,4 +1,4 @@
-"""Compares a table's rows, as its files leave them, with the upstream."""
+"""Compares a table's rows, as its files or messages leave them, with the upstream."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import duckdb
 import pyarrow as pa
 
-from changefeed.verify.mysql.comparison import RowComparison
+from changefeed.verify.tables.comparison import RowComparison
 
 
-class LakeComparison(RowComparison):
-    """Besides the two sides' rows: lake (seq, ts, shown: whether the change leaves the row, k…, v), gone (seq, k…) and
-    at_start (k…, v).
+class ReplayedComparison(RowComparison):
+    """Has, besides the two sides' rows, what makes those of one side: stored (seq, ts, shown: whether the change leaves
+    the row, k…, v), gone (seq, k…) and at_start (k…, v).
     """
 
     def __init__(self, db: duckdb.DuckDBPyConnection, table: str, names: Sequence[str], key: Sequence[int]) -> None:
@@ -20,19 +20,19 @@ class LakeComparison(RowComparison):
         self._keys = ", ".join(self._key)
         self._from = ", ".join(f"c{number}" for number in key)
         columns = ", ".join(f"{name} BLOB" for name in self._key)
-        db.execute(f"CREATE OR REPLACE TABLE lake(seq BIGINT, ts BIGINT, shown BOOLEAN, {columns}, v UBIGINT)")
+        db.execute(f"CREATE OR REPLACE TABLE stored(seq BIGINT, ts BIGINT, shown BOOLEAN, {columns}, v UBIGINT)")
         db.execute(f"CREATE OR REPLACE TABLE gone(seq BIGINT, {columns})")
         db.execute(f"CREATE OR REPLACE TABLE at_start({columns}, v UBIGINT)")
 
     def add_stored(
         self, sequence: int, columns: Sequence[pa.Array], op: pa.Array | None, commit_ts: pa.Array | None
     ) -> None:
-        """Rows of a data file. `op`, `commit_ts`: of a changelog's."""
+        """Adds rows of a data file, or last messages. `op`, `commit_ts`: of a changelog's."""
         count = len(columns[0])
         more = {"op": pa.nulls(count, pa.string()) if op is None else op}
         more["ts"] = pa.nulls(count, pa.int64()) if commit_ts is None else commit_ts
         shown = f"{sequence}, ts, op IS DISTINCT FROM 'D'"
-        self._insert("lake", f"{shown}, {self._from}, hash({', '.join(self._places)})", columns, more)
+        self._insert("stored", f"{shown}, {self._from}, hash({', '.join(self._places)})", columns, more)
 
     def add_gone(self, sequence: int, keys: Sequence[pa.Array]) -> None:
         self._db.register("given", pa.table(list(keys), list(self._key)))
@@ -55,22 +55,23 @@ class LakeComparison(RowComparison):
             self._db.execute(
                 f"""INSERT INTO rows SELECT false, {self._keys}, v FROM (
                 SELECT *, row_number() OVER (PARTITION BY {self._keys} ORDER BY ts DESC, shown DESC) AS number
-                FROM lake WHERE ts > {after_ts}) WHERE number = 1 AND shown"""
+                FROM stored WHERE ts > {after_ts}) WHERE number = 1 AND shown"""
             )
         else:
             self._db.execute(
-                f"INSERT INTO rows SELECT false, {self._keys}, v FROM lake WHERE NOT EXISTS "
-                f"(SELECT 1 FROM gone WHERE gone.seq > lake.seq AND {self._same('gone', 'lake')})"
+                f"INSERT INTO rows SELECT false, {self._keys}, v FROM stored WHERE NOT EXISTS "
+                f"(SELECT 1 FROM gone WHERE gone.seq > stored.seq AND {self._same('gone', 'stored')})"
             )
         stood = f"EXISTS (SELECT 1 FROM at_start WHERE at_start.v = u.v AND {self._same('at_start', 'u')})"
         self._db.execute(
             f"INSERT INTO rows SELECT false, {self._keys}, v FROM rows AS u WHERE is_upstream "
             f"AND {stood if knows_start else 'true'} "
-            f"AND NOT EXISTS (SELECT 1 FROM lake WHERE {self._same('lake', 'u')} AND (ts IS NULL OR ts > {after_ts})) "
+            f"AND NOT EXISTS (SELECT 1 FROM stored WHERE {self._same('stored', 'u')} "
+            f"AND (ts IS NULL OR ts > {after_ts})) "
             f"AND NOT EXISTS (SELECT 1 FROM gone WHERE {self._same('gone', 'u')})"
         )
         (twice,) = self._row(
-            f"SELECT coalesce(sum(n - 1), 0) FROM (SELECT count(*) AS n FROM lake WHERE ts IS NOT NULL "
+            f"SELECT coalesce(sum(n - 1), 0) FROM (SELECT count(*) AS n FROM stored WHERE ts IS NOT NULL "
             f"GROUP BY {self._keys}, ts, shown)"
         )
         return int(twice)

@@ -1,0 +1,102 @@
+"""Reads what tables of rows are compared with: the upstream, as of what a changefeed at rest has written.
+
+A stopped changefeed has written each table up to a ts of its own, at or above the checkpoint, which the log records
+(`State.flushed_ts`). So each table is compared with the upstream at that ts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from changefeed.filter.selection import Selection
+from changefeed.owner.transaction_log.state import State
+from changefeed.schema.row.rowv2 import decode_rows
+from changefeed.schema.table_info import TableInfo
+from changefeed.spec.model import Changefeed
+from changefeed.upstream.pd import PdClient
+from changefeed.verify.comparison.ledger import scratch_database
+from changefeed.verify.progress import VerifyProgress
+from changefeed.verify.recorded import StateLog, check_cluster, check_settled, rules_of, upstream_of
+from changefeed.verify.result import RowsVerdict
+from changefeed.verify.tables.comparison import RowComparison
+from changefeed.verify.tables.replayed import ReplayedComparison
+from changefeed.verify.tables.values import of_decoded
+from changefeed.verify.upstream.definitions import Definitions, SettledSchema
+from changefeed.verify.upstream.meta import read_meta
+from changefeed.verify.upstream.standing import rows_at
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """A changefeed that does not run. `db`: for comparisons; `result`: what has been found so far."""
+
+    state: State
+    pd: PdClient
+    db: duckdb.DuckDBPyConnection
+    result: RowsVerdict
+    progress: VerifyProgress
+    time_zone: str = "UTC"  # in which TIMESTAMP is compared
+
+    async def tables(self) -> list[TableInfo]:
+        """Those that the filter's rules match, as they are downstream: after the last DDL that was executed, which is
+        at most one barrier ahead of the checkpoint.
+        """
+        rules = rules_of(self.state)
+        schema_ts = max(self.state.checkpoint_ts, self.state.last_ddl[0] if self.state.last_ddl else 0)
+        schema = SettledSchema(schema_ts, Definitions(await read_meta(self.pd, schema_ts, schema_ts)))
+        tables = [info for info in schema.tables_at(schema_ts) if not (info.is_view or info.is_sequence)]
+        return [info for info in tables if rules.matches(info.schema_name, info.name)]
+
+    def has_all_changes(self, info: TableInfo) -> bool:
+        """Whether event filters keep all that happens to the table; if not, the result says so."""
+        if Selection.of(self.state.epoch.config, info).rows.keeps_all:
+            return True
+        self.result.note(f"Event filters drop changes of {info.full_name}: it was not compared.")
+        return False
+
+    async def add_upstream(self, info: TableInfo, rows: RowComparison) -> None:
+        """Adds the upstream's rows, as they stood where the changefeed has got to."""
+        self.progress.stage(f"{info.full_name}: the upstream's rows")
+        for physical_id in info.physical_ids:
+            ts = self.state.flushed_ts(physical_id)
+            await self._read(info, physical_id, ts, partial(rows.add, "upstream"))
+
+    async def add_at_start(self, info: TableInfo, rows: ReplayedComparison) -> None:
+        """Adds the rows that stood where the changefeed began, of which it has written nothing unless they changed."""
+        for physical_id in info.physical_ids:
+            if physical_id not in self.state.copied:
+                await self._read(info, physical_id, self.state.from_ts, rows.add_at_start)
+
+    async def _read(
+        self, info: TableInfo, physical_id: int, ts: int, add: Callable[[list[pa.BinaryArray]], None]
+    ) -> None:
+        """Gives `add` the rows of a physical table in pieces, in a thread, while the next piece is read."""
+
+        def decode_and_add(keys: pa.Array, values: pa.Array) -> None:
+            decoded = decode_rows(info, keys, values, self.time_zone, info.output_columns)
+            add([of_decoded(*pair) for pair in zip(info.output_columns, decoded, strict=True)])
+
+        async for keys, values in rows_at(self.pd, physical_id, ts):
+            await asyncio.to_thread(decode_and_add, keys, values)
+            self.progress.advance(len(keys))
+
+
+@asynccontextmanager
+async def at_rest(changefeed: Changefeed, secrets_dir: Path | None, progress: VerifyProgress) -> AsyncIterator[AtRest]:
+    """The changefeed, and its upstream. Raises NotVerifiable when it runs, or has run meanwhile."""
+    recorded = StateLog.of(changefeed, secrets_dir)
+    progress.stage("the changefeed's log")
+    async with upstream_of(changefeed, secrets_dir) as pd, recorded.at_rest(pd) as state:
+        check_cluster(pd, state)
+        check_settled(state)
+        with scratch_database() as db:
+            result = RowsVerdict(checkpoint_ts=str(state.checkpoint_ts))
+            yield AtRest(state, pd, db, result, progress)
