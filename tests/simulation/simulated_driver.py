@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 _DAY_MS = 86_400_000
 _DAY_S = 60  # a virtual minute is a day of PD's, or no name would change
+_CHECKED_EVERY = 3  # events: all of them would take a seventh of the time
 _MAX_FAILURES = 8  # of a task, then Spark ends the job, and the driver with it
 OFTEN_S = 0.2  # between records of a checkpoint, and between its publications: what matters here comes often
 
@@ -75,6 +76,7 @@ class Driver(Process):
         self.planned_to: dict[int, int] = {}  # by sub_id: what the log could say without it, when it was assigned
         self.recording_ts = 0  # the newest checkpoint that it has begun to publish
         self.published_ts, self.published_at = 0, -OFTEN_S
+        self._events = 0
 
     def require_owner(self) -> Owner:
         assert self.owner is not None
@@ -267,6 +269,13 @@ class Driver(Process):
             for each in work.entries:
                 self.world.say(f"{self.name} gives task {number} {each.plan_entry.path} of plan {work.record}")
             self._streams[number].order(work)
+        self.check()
+
+    def check(self) -> None:
+        """After every few events."""
+        self._events += 1
+        if self._events % _CHECKED_EVERY == 0:
+            self.require_owner().check()
 
     def _publish_metadata(self, owner: Owner) -> None:
         ts = owner.state.checkpoint_ts
@@ -322,6 +331,7 @@ class Driver(Process):
             if not (command.HasField("heard") or command.HasField("free")):
                 self.world.say(f"{self.name} tells puller {puller} " + self.world.named_command(command))
             self.pullers[puller].command(command)
+        self.check()
         self.world.check_store_size(self)
 
     def drain(self) -> None:

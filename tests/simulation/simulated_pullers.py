@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LATENCY_S = 0.1
 _OVERTAKEN_S = 2.0
+_CHECKED_EVERY = 20  # reports
 
 
 class OwnerCall:
@@ -102,6 +103,7 @@ class Puller:
         self._main: asyncio.Task[None] | None = None
         self._host = ""
         self._joined: OwnerCall | None = None  # whose reports the owner takes
+        self._reports = 0
         self.world.time.after(self.world.network.random() * self.world.network.choice((0.2, 0.2, 0.2, 2.0)), self.start)
 
     @property
@@ -154,6 +156,17 @@ class Puller:
         for failure in report.failures:
             self.driver.failed_by(failure)
         self.driver.hand_out()
+        self._reports += 1
+        if self._reports % _CHECKED_EVERY == 0:
+            self._check()
+
+    def _check(self) -> None:
+        """The cores of the task that runs now."""
+        if self.task is not None:
+            for subscription in self.task._feed._subscriptions.values():
+                subscription.ranges.check()
+            for stream in self.task._feed._streams.values():
+                stream._events._matcher.check()
 
     def heard_late(self, report: pb.Report) -> None:
         """Of a stream that is over: the service drops it, the cores have to as well."""

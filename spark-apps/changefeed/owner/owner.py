@@ -181,6 +181,21 @@ class Owner:
         """What each pipeline task is to write as well, of what can be written: call it whenever something changes."""
         return self._writing.hand_out(self.state)
 
+    def check(self) -> None:
+        """What holds between two calls, for tests. Raises AssertionError."""
+        self.spans.check()
+        self.planner.check()
+        self._writing.check()
+        open_ = [(key.plan, entry) for each in self._open.dispatchers for key, entry in self._open.of(each)]
+        assert sorted(open_, key=_place) == list(self.state.open_entries()), "other files are open than in the log"
+        known = self._tables.keys()
+        assert all(dispatcher in self.spans for dispatcher in known), "nobody pulls a table"
+        reached = self.checkpoint.recorded_ts
+        assert reached == self.state.checkpoint_ts, "another checkpoint is in the log"
+        first_ts = self.planner.lowest_unplanned_ts()
+        limits = [self.barrier.checkpoint_limit(), self.resolved_ts(), reached if first_ts is None else first_ts - 1]
+        assert reached <= min(limits), f"the checkpoint {reached} is above what is reached: {limits}"
+
     # Who pulls what. It is looked at while an action is under way, too: a sink may keep that waiting for long.
 
     def tend(self, now: float) -> list[tuple[int, pb.Command]]:
@@ -439,3 +454,8 @@ class Owner:
             self.planner.learn(entry.dispatcher, entry.estimate, file.bytes)
             self.spans.release_below(entry.dispatcher, self.state.flushed_ts(entry.dispatcher))
         self._open.committed(record.files)
+
+
+def _place(open_: tuple[int, PlanEntry]) -> tuple[int, int]:
+    plan, entry = open_
+    return plan, entry.entry

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 
 @dataclass(eq=False)
@@ -123,6 +124,14 @@ class RangeLock:
         self._stale = self._stale or piece.resolved_ts == self._minimum
         piece.resolved_ts = ts
         piece.failures = 0
+
+    def check(self) -> None:
+        """What holds between two calls, for tests. Raises AssertionError."""
+        assert all(piece.start < piece.end for piece in self._pieces), "a piece is empty"
+        assert all(one.end == two.start for one, two in pairwise(self._pieces)), "there is a gap, or a key is in two"
+        lowest = min(piece.resolved_ts for piece in self._pieces)
+        assert self._reported <= lowest, f"{self._reported} was told, a piece is at {lowest}"
+        assert self._stale or self._minimum == lowest, "the minimum is another"
 
     def _failed(self, piece: LockPart, due: float) -> None:
         piece.failures += 1

@@ -95,6 +95,7 @@ class World:
         name, *words = command.split()
         before = self._resolved()
         lines = list(getattr(self, "do_" + name.replace("-", "_"))(*words) or ())
+        self.owner.check()
         if name not in ("begin", "restart"):
             lines += self._moved(before)
         return "\n".join(lines)

@@ -54,6 +54,7 @@ def test_story(story: Path, rewrite: bool) -> None:
             return [f"advanced {matcher.advance(int(numbers['reg']), int(numbers['ts']))}"]
         assert name == "feed"
         matched = matcher.feed(frame([parse(row) for row in rows]))
+        matcher.check()
         ops = ("delete", "update", "insert")
         out = [
             f"{reg} {ops[op]} commit={commit} start={start} key={key} value={value} old={old}"

@@ -46,6 +46,7 @@ def test_story(story: Path, rewrite: bool) -> None:
                 return [f"resolved {ranges.take_resolved()}"]
             case _:
                 raise AssertionError(line)
+        ranges.check()
         return show(ranges)
 
     datadriven.play(story, lambda lines: command(lines[0], lines[1:]), rewrite)

@@ -253,6 +253,27 @@ class Planner:
         """No unplanned row of any dispatcher is below it; None when there are none."""
         return self._first_unplanned.get()
 
+    def check(self) -> None:
+        """What holds between two calls, for tests. Raises AssertionError."""
+        for dispatcher, known in self._dispatchers.items():
+            where = f"dispatcher {dispatcher}"
+            lasts = [piece.last_ts for piece in known.pieces]
+            assert lasts == sorted(lasts), f"{where}: pieces are out of order"
+            assert all(known.planned_ts < piece.first_ts <= piece.last_ts for piece in known.pieces), (
+                f"{where}: a piece begins at or below what is planned"
+            )
+            assert known.raw == sum(piece.bytes for piece in known.pieces), f"{where}: its bytes are not its pieces'"
+            full = bool(known.pieces) and self._is_full(known.raw, known.ratio)
+            assert not full or dispatcher in self._full, f"{where} has a full file that nobody looks for"
+        with_pieces = {dispatcher for dispatcher, known in self._dispatchers.items() if known.pieces}
+        assert not self._ripe & self._waiting.keys(), "one waits whose interval is over"
+        assert self._ripe | self._waiting.keys() == with_pieces, "others are due than those that have rows"
+        assert self._full <= with_pieces, "a full file has no rows"
+        since = [self._dispatchers[dispatcher].since for dispatcher in self._waiting]
+        assert since == sorted(since), "whose interval is over first does not come first"
+        firsts = (self.first_unplanned_ts(dispatcher) for dispatcher in with_pieces)
+        assert self.lowest_unplanned_ts() == min(filter(None, firsts), default=None), "another row is the lowest"
+
     def _planned_ts(self, known: _Dispatcher) -> int:
         return max(known.planned_ts, self._checkpoint_ts)
 

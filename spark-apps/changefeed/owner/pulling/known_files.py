@@ -202,6 +202,26 @@ class KnownFiles:
             self._unneeded.pop(uri, None)
             self.deleted(uri)
 
+    def uses(self) -> dict[str, int]:
+        """By how many spans each is used; of those that are."""
+        return {uri: file.uses for uri, file in self._files.items() if file.uses}
+
+    def check(self) -> None:
+        """What holds between two calls, for tests. Raises AssertionError."""
+        files = self._files
+        assert self.bytes == sum(file.size for file in files.values()), "bytes are not those of what exists"
+        assert all(file.is_archived or file.memory for file in files.values()), "one that exists is nowhere"
+        assert not any(files[uri].uses for uri in self._unneeded), "one that is used may be deleted"
+        in_memory = {uri: file.memory.puller for uri, file in files.items() if file.memory}
+        noted = {uri: puller for puller, uris in self._in_memory.items() for uri in uris}
+        assert noted == in_memory, "what is in memory is noted otherwise"
+        to_free = {uri for uri in in_memory if files[uri].is_archived or uri in self._unneeded}
+        assert self._to_free.keys() == to_free, "memory that is needed may be freed, or some that is not is kept"
+        assert not self._told_early & files.keys(), "one that is known is waited for"
+        for puller, reader in self.readers.items():
+            needed = sum(file.reader is reader and file.is_archived and file.uses > 0 for file in files.values())
+            assert reader.in_archive == needed, f"puller {puller} has {needed} segments to be read in the archive"
+
     def deleted(self, uri: str) -> None:
         """A file that was taken is gone: one that can't be deleted goes on counting for the quota."""
         self.bytes -= self._files.pop(uri).size

@@ -34,6 +34,7 @@ holds, and so why a resolved-ts is never early:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -322,6 +323,32 @@ class Spans:
             self._shares.changed(span.puller)
         over = not span.sub_id and span.resolved_ts == ts
         return self._forget(span, lambda segment: over or segment.max.commit_ts <= ts)
+
+    def check(self) -> None:
+        """What holds between two calls, for tests. Raises AssertionError.
+
+        Of the one invariant what can be seen here: all segments that are kept exist, each counted by who uses it.
+        """
+        self.files.check()
+        used = Counter(segment.uri for span in self._spans.values() for segment in span.segments)
+        assert used == self.files.uses(), "a segment that a span has does not exist, or is counted wrongly"
+        pulled = {span.sub_id: span for span in self._spans.values() if span.sub_id}
+        assert pulled == self._subs, "an assignment is known that no span has"
+        for name, known, wanted in (
+            ("held", self._held, {each for each, span in self._spans.items() if span.held}),
+            ("stored", self._stored, {each for each, span in self._spans.items() if span.segments}),
+        ):
+            assert known.keys() == wanted, f"other spans are {name} than those noted"
+        for span in self._spans.values():
+            where = f"span {span.span_id}"
+            assert span.flushed_ts <= span.resolved_ts, f"{where} is flushed above its resolved-ts"
+            is_pulled = not span.held and span.puller in self._streams
+            assert bool(span.sub_id) == is_pulled, f"{where} is pulled by nobody, or by one who is not there"
+            assert not span.sub_id or span.start_ts <= span.resolved_ts, f"{where} began above what it has"
+            assert span.sub_id or not span.waiting, f"{where} waits for segments of an assignment that has ended"
+        running = [(span.resolved_ts, span.span_id) for span in self._spans.values() if not span.held]
+        lowest = self._shares.lowest()
+        assert (lowest or (None,))[0] == min(running, default=(None,))[0], "another span is the lowest that runs"
 
     def _assign(self, span: Span, orders: Orders) -> None:
         """To its puller, from where it stands, if that is here."""

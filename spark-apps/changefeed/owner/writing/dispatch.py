@@ -13,7 +13,7 @@ may still be writing them, which does no harm (rule 16).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from changefeed.owner.writing.open_entries import EntryKey
@@ -144,6 +144,22 @@ class Dispatch:
         if key in self._task_of:
             self._take(key)
         self._dispatchers.pop(key, None)
+
+    def check(self, unwritten: Set[EntryKey]) -> None:
+        """What holds between two calls, for tests; `unwritten`: entries that are open. Raises AssertionError."""
+        given = {key: number for number, task in self._tasks.items() for key in task.given}
+        assert given == self._task_of, "an entry is given to another task than is noted"
+        assert not given.keys() & self._waiting.keys(), "an entry waits that is given"
+        assert given.keys() | self._waiting.keys() == unwritten, "others are to be written than those that are open"
+        assert list(self._waiting) == sorted(self._waiting), "what was planned first does not come first"
+        for number, task in self._tasks.items():
+            assert task.bytes == sum(task.given.values()), f"the load of task {number} is another"
+        writers = [holding.writer for holding in self._holdings.values()]
+        assert len(set(writers)) == len(writers), "two dispatchers have the same writer"
+        for dispatcher, holding in self._holdings.items():
+            own = {key for key in given if self._dispatchers[key] == dispatcher}
+            assert holding.unwritten == own, f"dispatcher {dispatcher}: its holder has other entries"
+            assert {given[key] for key in own} <= {holding.task}, f"dispatcher {dispatcher} has two holders at once"
 
     def _take(self, key: EntryKey) -> int:
         """From its task; its raw bytes."""

@@ -77,6 +77,13 @@ class Writing:
         """The rows of its open files may be missing."""
         self._missing |= {key for key, _ in self._open.of(dispatcher)}
 
+    def check(self) -> None:
+        """What holds between two calls, for tests. Raises AssertionError."""
+        unwritten = {key for key, _ in self._open.unwritten()}
+        self._dispatch.check(unwritten)
+        missing = {key for key, entry in self._open.unwritten() if not self._rows.is_whole([entry])}
+        assert missing <= self._missing, "room is kept for a file whose rows are missing"
+
     @property
     def read(self) -> Set[str]:
         """URIs of the segments that tasks read, in memory or as files."""

@@ -143,6 +143,18 @@ class Matcher:
         self._forget_closed()
         return self._pending.height + self._spilled.pending_rows + sum(frame.height for frame in self._early)
 
+    def check(self) -> None:
+        """What holds between two calls, for tests. Raises AssertionError."""
+        pending, moved, unclear = map(self._of_open, (self._pending, self._moved, self._unclear))
+        for what, frame in (("waits", pending), ("is handed out", moved), ("is unclear", unclear)):
+            assert frame["slot"].n_unique() == frame.height, f"a slot {what} twice"
+        assert not same_slots(pending, moved)[0].size, "a row waits that is handed out"
+        regs = pending["reg"].to_numpy()
+        fate = self._fates.of(regs, pending["start_ts"].to_numpy())
+        assert not ((fate > 0) & self._initialized[regs]).any(), "a row waits whose transaction is decided"
+        early = [frame["reg"].to_numpy() for frame in self._early]
+        assert not any(self._initialized[each].any() for each in early), "a commit waits for a scan that is over"
+
     def feed(self, rows: pl.DataFrame, streams: int = 1) -> Matched:
         """Rows (ROWS) of open registrations, in the order of the wire. Raises Unavailable when the scratch fails.
 
