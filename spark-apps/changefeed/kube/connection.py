@@ -7,14 +7,12 @@ appears in a message.
 from __future__ import annotations
 
 import base64
-import json
 import os
 import ssl
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,37 +32,35 @@ TOKEN_AGE = 30.0
 CONNECTIONS = 64
 
 
-#: Timeout of a plugin in seconds: it may ask the user to log in.
-PLUGIN_SECONDS = 300.0
-
-
 @dataclass(frozen=True)
 class Plugin:
-    """A kubeconfig's login program (client-go's exec credential plugins)."""
+    """A kubeconfig's login program (client-go's exec credential plugins). `cluster`: told to it if it asks for that."""
 
-    command: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...] = ()
-    api_version: str = "client.authentication.k8s.io/v1"
+    said: Mapping[str, Any]
+    cluster: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"Plugin({self.command[0]!r})"
+        return f"Plugin({self.said.get('command')!r})"
 
     def credential(self) -> tuple[Mapping[str, str], datetime]:
         """Its credential (`token`, or `clientCertificateData` and `clientKeyData`), and when that expires.
 
-        Raises NeedsHuman.
+        Raises NeedsHuman, without what the program has written, which may be secret.
         """
-        told = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
-        environment = {**os.environ, **dict(self.environment), "KUBERNETES_EXEC_INFO": json.dumps(told)}
+        from kubernetes.config import ConfigException
+        from kubernetes.config.exec_provider import ExecProvider
+        from kubernetes.config.kube_config import ConfigNode
+
+        said, cluster = ConfigNode("exec", dict(self.said)), ConfigNode("cluster", dict(self.cluster))
         try:
-            ran = subprocess.run(self.command, env=environment, capture_output=True, timeout=PLUGIN_SECONDS, check=True)
-            status = json.loads(ran.stdout)["status"]
+            status = ExecProvider(said, None, cluster).run()
             until = datetime.fromisoformat(status.get("expirationTimestamp") or _NEVER)
-        except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as e:
+        except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+            command, why = self.said.get("command"), type(e).__name__
             raise NeedsHuman(
-                f"The kubeconfig's login plugin {self.command[0]} returned no credential ({type(e).__name__}).",
+                f"The kubeconfig's login plugin {command} returned no credential ({why}).",
                 "Run it, or kubectl, by hand to see why.",
-            ) from e
+            ) from None
         return status, until
 
 
@@ -157,24 +153,22 @@ def from_kubeconfig(paths: str, context: str = "") -> Connection:
     """A context of a kubeconfig, by default the current one. `paths` may be several, joined by ":"; the first that
     defines an entry wins. Raises NeedsHuman if it can't be read.
     """
-    merged: dict[str, Any] = {"clusters": {}, "users": {}, "contexts": {}}
-    current = ""
-    for path in filter(None, paths.split(os.pathsep)):
-        content = _read(Path(path))
-        current = context or current or str(content.get("current-context") or "")
-        for kind in ("clusters", "users", "contexts"):
-            for item in content.get(kind) or []:
-                merged[kind].setdefault(item["name"], (item[kind[:-1]] or {}, Path(path).parent))
+    from kubernetes.config import ConfigException
+
+    merged, current = _merged(paths)
+    current = context or current
     try:
-        chosen, _ = merged["contexts"][current]
-        cluster, cluster_folder = merged["clusters"][chosen["cluster"]]
-        user, user_folder = merged["users"].get(chosen.get("user", ""), ({}, Path()))
+        chosen = merged["contexts"].get_with_name(current).value["context"]
+        cluster_entry = merged["clusters"].get_with_name(chosen["cluster"])
+        user_entry = merged["users"].get_with_name(chosen.get("user", ""), safe=True)
+        cluster, user = cluster_entry.value["cluster"], (user_entry and user_entry.value.get("user")) or {}
         server = str(cluster["server"]).rstrip("/")
-    except KeyError as e:
+    except (ConfigException, LookupError, TypeError, AttributeError):
         raise NeedsHuman(
-            f"The kubeconfig {paths} has no {e} for the context {current!r}.",
+            f"The kubeconfig {paths} has no server for the context {current!r}.",
             "See `kubectl config get-contexts`.",
-        ) from e
+        ) from None
+    cluster_folder, user_folder = Path(cluster_entry.path).parent, Path(user_entry.path if user_entry else "").parent
     if "auth-provider" in user:
         raise NeedsHuman(
             f"The kubeconfig {paths} uses an auth-provider, which Kubernetes no longer supports.",
@@ -189,25 +183,37 @@ def from_kubeconfig(paths: str, context: str = "") -> Connection:
         key=_data(user, "client-key", user_folder),
         token=user.get("token", ""),
         token_file=_file(user, "tokenFile", user_folder),
-        plugin=_plugin(user["exec"], user_folder) if user.get("exec") else None,
+        plugin=_plugin(user["exec"], user_folder, cluster) if user.get("exec") else None,
     )
 
 
-def _plugin(said: Mapping[str, Any], folder: Path) -> Plugin:
+def _plugin(said: Mapping[str, Any], folder: Path, cluster: Mapping[str, Any]) -> Plugin:
     """A command with a slash is relative to the kubeconfig; any other is looked up on PATH."""
     command = str(folder / said["command"]) if "/" in said["command"] else str(said["command"])
-    environment = ((str(each["name"]), str(each["value"])) for each in said.get("env") or ())
-    return Plugin((command, *map(str, said.get("args") or ())), tuple(environment), str(said.get("apiVersion", "")))
+    return Plugin({**said, "command": command}, cluster)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _merged(paths: str) -> tuple[Any, str]:
+    """Their entries, the first of a name each, and the first current context.
+
+    The client's errors name what they found, tokens too, so none of their words are passed on.
+    """
+    from kubernetes.config import ConfigException
+    from kubernetes.config.kube_config import KubeConfigMerger
+
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as e:
-        raise NeedsHuman(f"The kubeconfig {path} can't be read: {e}.", "Pass another with --kubeconfig.") from e
-    if not isinstance(content, dict):
-        raise NeedsHuman(f"{path} is not a kubeconfig.", "Pass another with --kubeconfig.")
-    return content
+        merger = KubeConfigMerger(paths)
+        if merger.config is None:
+            raise NeedsHuman(f"The kubeconfig {paths} can't be read: no such file.", "Pass another with --kubeconfig.")
+        # The merger takes the last one, kubectl the first.
+        contexts = (str(content.get("current-context") or "") for content in merger.config_files.values())
+        return merger.config, next(filter(None, contexts), "")
+    except OSError as e:
+        raise NeedsHuman(f"The kubeconfig {paths} can't be read: {e}.", "Pass another with --kubeconfig.") from e
+    except (ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError) as e:
+        raise NeedsHuman(
+            f"{paths} is not a kubeconfig ({type(e).__name__}).", "Pass another with --kubeconfig."
+        ) from None
 
 
 def _file(section: Mapping[str, Any], name: str, folder: Path) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ssl
+import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -229,7 +231,24 @@ def test_a_kubeconfig_is_read_with_files_beside_it(tmp_path: Path) -> None:
 def test_several_kubeconfigs_are_one_and_the_first_wins(tmp_path: Path) -> None:
     first = _kubeconfig(tmp_path / "first", {"token": "one"})
     second = _kubeconfig(tmp_path / "second", {"token": "two"})
-    assert from_kubeconfig(f"{first}:{second}").token == "one"
+    third = tmp_path / "third"
+    third.write_text(yaml.safe_dump({"current-context": "gone"}))
+    assert from_kubeconfig(f"{first}:{second}:{third}").token == "one"
+
+
+@pytest.mark.parametrize("user", [{"tokem": "secret"}, {"exec": {"args": ["secret"]}}, "secret"])
+def test_a_wrong_kubeconfig_is_named_without_what_it_says(tmp_path: Path, user: Any) -> None:
+    config = _kubeconfig(tmp_path / "config", user, {"server": "http://127.0.0.1:1"})
+    content = yaml.safe_load(Path(config).read_text())
+    del content["clusters"][0]["name"]
+    content["clusters"][0]["token"] = "secret"
+    (tmp_path / "nameless").write_text(yaml.safe_dump(content))
+    for paths in (f"{config}:{tmp_path / 'nameless'}", str(tmp_path / "nameless")):
+        with pytest.raises(NeedsHuman) as caught:
+            from_kubeconfig(paths)
+        assert str(tmp_path) in str(caught.value)
+        shown = "".join(traceback.format_exception(caught.value))
+        assert "secret" not in shown
 
 
 def test_a_kubeconfig_that_cannot_serve_says_so(tmp_path: Path) -> None:
@@ -254,9 +273,11 @@ def test_a_context_is_chosen_by_its_name(tmp_path: Path) -> None:
         from_kubeconfig(str(tmp_path / "config"), "nowhere")
 
 
+_EXEC = "client.authentication.k8s.io/v1"
 _LOGIN = """#!/bin/sh
 echo "$REALM" >> "$0.asked"
-echo '{"status": {"token": "'"$1-$(wc -l < "$0.asked")"'", "expirationTimestamp": "%s"}}'
+echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status":'
+echo '{"token": "'"$1-$(wc -l < "$0.asked")"'", "expirationTimestamp": "%s"}}'
 """
 
 
@@ -270,7 +291,14 @@ async def test_a_plugin_logs_in_again_when_its_token_has_run_out(
     login = tmp_path / "login"
     login.write_text(_LOGIN % until)
     login.chmod(0o755)
-    user: dict[str, object] = {"exec": {"command": "./login", "args": ["me"], "env": [{"name": "REALM", "value": "r"}]}}
+    user: dict[str, object] = {
+        "exec": {
+            "apiVersion": _EXEC,
+            "command": "./login",
+            "args": ["me"],
+            "env": [{"name": "REALM", "value": "r"}],
+        }
+    }
     config = _kubeconfig(tmp_path / "config", user, {"server": server.url})
     async with Kube(from_kubeconfig(config), MANAGER) as kube:
         for _ in tokens:
@@ -282,8 +310,10 @@ async def test_a_plugin_logs_in_again_when_its_token_has_run_out(
 def test_a_plugin_that_gives_nothing_is_named_and_its_words_are_not(tmp_path: Path) -> None:
     for command in (["/nowhere/login"], ["sh", "-c", "echo secret; exit 1"], ["echo", "secret"]):
         with pytest.raises(NeedsHuman, match=f"login plugin {command[0]} returned no credential") as caught:
-            Plugin(tuple(command)).credential()
-        assert "secret" not in str(caught.value)
+            Plugin(
+                {"apiVersion": "client.authentication.k8s.io/v1", "command": command[0], "args": command[1:]}
+            ).credential()
+        assert "secret" not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_a_log_comes_piece_by_piece_and_a_refusal_of_it_is_told(server: ApiServer, kube: Kube) -> None:
