@@ -85,7 +85,7 @@ def _epochs(demo: Demo) -> list[dict[str, Any]]:
 def _planned(demo: Demo, before: int) -> set[str]:
     """The files that the log named before its record `before`."""
     plans = [record for record in demo.log_records() if record["kind"] == "plan" and record["n"] < before]
-    return {f"{demo.namespace.name}/{entry['path']}" for plan in plans for entry in plan["entries"]}
+    return {f"{demo.namespace.name}/{entry['output']['path']}" for plan in plans for entry in plan["entries"]}
 
 
 def _changes_since(demo: Demo, record: int) -> list[Change]:

@@ -153,8 +153,8 @@ async def test_ac4_and_ac5_a_busy_table_makes_full_files_by_size_and_quiet_ones_
         await run.until(lambda: checkpoint_of(run) >= last, "all is published")
         await run.drained()
         entries = [entry for record in world.records("plan") for entry in record["entries"]]
-    sizes = {entry["path"]: (world.lake / entry["path"]).stat().st_size for entry in entries}
-    reasons = {entry["path"]: entry["reason"] for entry in entries}
+    sizes = {entry["output"]["path"]: (world.lake / entry["output"]["path"]).stat().st_size for entry in entries}
+    reasons = {entry["output"]["path"]: entry["reason"] for entry in entries}
     of_busy = [path for path in sizes if "/table0/" in path]
     full = [sizes[path] for path in of_busy if reasons[path] == "size"]
     assert sum(full) >= 0.8 * sum(sizes[path] for path in of_busy)

@@ -332,10 +332,7 @@ def work_of(table: TableInfo, segments: list[SegmentSlice], start_ts: int, end_t
         table_id=table.id,
         **{"from": Position.end_of(start_ts)},
         to=Position.end_of(end_ts),
-        path=FILE,
-        directory=str(Path(FILE).parent),
-        index=1,
-        date="",
+        output={"path": FILE},
         table_version=start_ts,
         table_info=table.hash,
         estimate=1,
@@ -395,7 +392,7 @@ def test_100_000_rows_from_wire_to_file_without_a_row_in_python(upstream: Upstre
         rows = EntryRows(recipe, entry, partial(read_slice, run_folder))
         target = entry_of("shop/feed", work, entry, rows.recipe)
         spool = encode_entry(target, rows, tmp_path / "spool")
-        create_once(sink, target.path, spool.body(), spool.hash)
+        create_once(sink, target.output["path"], spool.body(), spool.hash)
         spool.discard()
         return rows
 

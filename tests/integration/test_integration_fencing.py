@@ -77,7 +77,7 @@ class Fenced:
 
     def open_files(self) -> set[str]:
         """Of plans that the log has, and in no commit record."""
-        return {entry.path for _, entry in self.world.log().open_entries()}
+        return {entry.output["path"] for _, entry in self.world.log().open_entries()}
 
     def records(self) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (self.world.state / "log").glob("*.json")}

@@ -104,7 +104,7 @@ def told(
         ts, upto = number * CHUNK_TS, (number + 1) * CHUNK_TS - 1
         if number in STATEMENTS:
             driver.execute(ddl(ts, *STATEMENTS[number]))
-        entry = Entry(claim, EntryId(1, number), upto, "", info, 1, info.output_columns, 7, "UTC", asked)
+        entry = Entry(claim, EntryId(1, number), upto, {}, info, 1, info.output_columns, 7, "UTC", asked)
         assert writer.write(entry, iter([records])) is not None
         driver.write_checkpoint(upto)
     return [(key, value) for _, key, value in consumed(broker.cluster, topic)], state

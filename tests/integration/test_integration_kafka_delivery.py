@@ -280,7 +280,7 @@ def test_after_a_message_that_is_too_large_for_the_topic_the_next_entries_are_wr
             return 1
 
         claim = Claim("narrow", 7, 1, "n", 1)
-        delivery.deliver(Entry(claim, entry_of(number), 9, "", info, 1, info.output_columns, 1, "UTC", {}), sent)
+        delivery.deliver(Entry(claim, entry_of(number), 9, {}, info, 1, info.output_columns, 1, "UTC", {}), sent)
 
     deliver(1, "a", "b")
     for number in (2, 4):

@@ -77,7 +77,7 @@ def committed(changefeed: Changefeed, plan: int) -> list[tuple[int, int]]:
 def open_plan(changefeed: Changefeed) -> tuple[Path, list[Path]] | None:
     """The log's newest plan and its files, if there are several and some are in no commit record."""
     for plan in changefeed.records("plan")[-1:]:
-        files = [changefeed.lake / entry["path"] for entry in plan["entries"]]
+        files = [changefeed.lake / entry["output"]["path"] for entry in plan["entries"]]
         if len(files) > 1 and len(committed(changefeed, plan["n"])) < len(files):
             return changefeed.log / f"{plan['n']:020}.json", files
     return None
@@ -123,7 +123,8 @@ def test_rule_3_and_16_a_killed_plan_is_finished_as_recorded(
         assert cutoff.existing
         assert not any(file.exists() for file in cutoff.missing), "a dead run has written"
         number = int(cutoff.plan.stem)
-        entries = {changefeed.lake / entry["path"]: entry["entry"] for entry in json.loads(cutoff.record)["entries"]}
+        planned = json.loads(cutoff.record)["entries"]
+        entries = {changefeed.lake / entry["output"]["path"]: entry["entry"] for entry in planned}
         before = [entry for _, entry in committed(changefeed, number)]
         assert set(before) <= {entries[file] for file in cutoff.existing}, "what is committed stands in the sink"
         published = changefeed.checkpoint()

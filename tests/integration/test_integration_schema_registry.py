@@ -219,7 +219,7 @@ def test_rows_are_written_once_the_registry_is_back(
         "canalJson": {"enableTidbExtension": False},
     }
     entry = Entry(
-        Claim(topic, 77, 1, "n", 1), EntryId(1, 1), 9 * CHUNK_TS, "", info, 1, info.output_columns, 7, "UTC", options
+        Claim(topic, 77, 1, "n", 1), EntryId(1, 1), 9 * CHUNK_TS, {}, info, 1, info.output_columns, 7, "UTC", options
     )
 
     def write(waits: Waits) -> object:

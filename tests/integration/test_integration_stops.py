@@ -131,8 +131,8 @@ async def test_rule_13_an_entry_without_rows_is_a_file_without_bytes(
     assert ((await run.outcome()).state, changefeed.checkpoint()) == ("finished", target)
 
     entries = [entry for plan in changefeed.records("plan") for entry in plan["entries"]]
-    assert [(entry["index"], entry["reason"]) for entry in entries] == [(1, "interval"), (2, "barrier")]
-    full, empty = (changefeed.lake / entry["path"] for entry in entries)
+    assert [(entry["output"]["index"], entry["reason"]) for entry in entries] == [(1, "interval"), (2, "barrier")]
+    full, empty = (changefeed.lake / entry["output"]["path"] for entry in entries)
     assert records_in([full]) == [['"I"', '"orders"', '"shop"', str(before), "1", '"number 1"']]
     assert empty.stat().st_size == 0
     assert indexes_by_directory(changefeed) == {empty.parent: [1, 2]}

@@ -169,7 +169,7 @@ class Scene:
         written = Selection.of(self._config, life.info).columns
         records = mount(rows, life.info, zone, written=written, with_old=True)
         claim = Claim("a", life.physical_id, 1, "a", 0)
-        entry = Entry(claim, EntryId(1, 0), life.to_ts, "", life.info, life.from_ts, written, 1, zone, self._options)
+        entry = Entry(claim, EntryId(1, 0), life.to_ts, {}, life.info, life.from_ts, written, 1, zone, self._options)
         topic, messages, partitions = Encoder(self._job, self.cluster, Patience(30)).messages(entry, records, 0)
         sides = zip(partitions.tolist(), messages.keys.to_pylist(), messages.values.to_pylist(), strict=True)
         self.send([(topic, part, Message(key, value)) for part, key, value in sides])

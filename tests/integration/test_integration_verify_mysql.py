@@ -139,7 +139,6 @@ class Scene:
         log.append(CommitRecord(n=5, epoch=1, nonce="a", checkpoint_ts=self.checkpoint_ts, files=(written,)))
 
     def plan(self, table: NamedTable, upto_ts: int) -> None:
-        known = self.log.state.dispatchers.get(table.id)
         entry = PlanEntry.model_validate(
             {
                 "entry": 0,
@@ -147,10 +146,6 @@ class Scene:
                 "table_id": table.id,
                 "from": self.log.state.position(table.id),
                 "to": Position.end_of(upto_ts),
-                "path": f"{table.id}/1/{self.log.state.n}",
-                "directory": f"{table.id}/1",
-                "index": known.next_index if known else 1,
-                "date": "",
                 "table_version": 1,
                 "table_info": "t",
                 "estimate": 1,

@@ -214,13 +214,11 @@ DDL = (
     Mutation(
         "DDL",
         "its files go on in the directory of before",
-        history,
-        "_follow",
-        "{'flushed_ts': record.ts, 'planned_ts': record.ts, 'table_version': record.ts, 'directory': '', "
-        "'next_index': 1, 'definition': definition, 'newest': known.newest if dispatcher in record.involved "
-        "else None}",
-        "{'flushed_ts': record.ts, 'planned_ts': record.ts, 'table_version': record.ts, 'definition': "
-        "definition, 'newest': known.newest if dispatcher in record.involved else None}",
+        Owner,
+        "_executed",
+        "self._outputs.series(info, dispatcher, ddl.ts)",
+        "self._tables[dispatcher].series if dispatcher in self._tables "
+        "else self._outputs.series(info, dispatcher, ddl.ts)",
         rule=15,
     ),
     Mutation(

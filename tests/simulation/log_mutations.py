@@ -56,11 +56,11 @@ LOG = (
     ),
     Mutation(
         "log",
-        "a table's first date is remembered, not its newest",
+        "a table's first output is remembered, not its newest",
         history,
         "_advance",
-        "date=entry.date",
-        "date=now.date or entry.date",
+        "output=entry.output",
+        "output=now.output or entry.output",
         rule=15,
     ),
     Mutation(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from changefeed.owner.owner import Owner
-from changefeed.owner.planning import checkpoint, plan_entries, planner
+from changefeed.owner.planning import checkpoint, planner
 from changefeed.owner.planning.checkpoint import Checkpoint
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.pulling.known_files import KnownFiles
@@ -16,6 +16,7 @@ from changefeed.owner.writing.dispatch import Dispatch
 from changefeed.owner.writing.open_entries import OpenEntries
 from changefeed.owner.writing.reads import Reads
 from changefeed.owner.writing.writing import Writing
+from changefeed.sink.storage.layout import Layout
 from mutation import Edit, Mutation
 
 PLANNER = (
@@ -62,10 +63,10 @@ PLANNER = (
     Mutation(
         "planner",
         "a date goes by today's clock",
-        plan_entries,
-        "make_plan",
-        "day = max(date, last.date) if last else date",
-        "day = date",
+        Layout,
+        "next",
+        "self.date(pd_ms, last.get('date', ''))",
+        "self.date(pd_ms)",
         rule=15,
         story="A driver whose clock is a day ahead has written a file; its successor's clock is right.",
     ),
@@ -96,10 +97,10 @@ PLANNER = (
     Mutation(
         "planner",
         "indexes go on in a new directory",
-        plan_entries,
-        "make_plan",
-        "index = index if place == before else 1",
-        "index = index",
+        Layout,
+        "next",
+        "last['index'] + 1 if last.get('directory') == directory else 1",
+        "last.get('index', 0) + 1",
         story="A day begins between two plans of a table.",
     ),
     Mutation(
@@ -118,8 +119,8 @@ PLANNER = (
         "_plan",
         "advanced[dispatcher] = _advance(record, state, entries)",
         "now = state.dispatchers.get(dispatcher)\n"
-        "index = {'next_index': now.next_index} if now and state.plans else {}\n"
-        "advanced[dispatcher] = _advance(record, state, entries).model_copy(update=index)",
+        "before = {'output': now.output} if now and state.plans else {}\n"
+        "advanced[dispatcher] = _advance(record, state, entries).model_copy(update=before)",
         rule=15,
     ),
 )

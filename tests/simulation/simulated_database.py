@@ -10,6 +10,7 @@ from changefeed.errors import Fenced
 from changefeed.model.record import Work, WorkEntry
 from changefeed.model.tso import compose
 from changefeed.sink.contract import EntryId
+from simulated_tables import path_of
 from simulated_upstream import START_TS, Upstream
 
 Writer = tuple[int, int]  # epoch, number in it
@@ -35,7 +36,7 @@ class Database:
         if here in done:
             return
         upto = max((to for _, to in done.values()), default=0)
-        assert entry.from_.commit_ts >= upto, f"{entry.path} begins at {entry.from_.commit_ts}, behind {upto}"
+        assert entry.from_.commit_ts >= upto, f"{path_of(entry)} begins at {entry.from_.commit_ts}, behind {upto}"
         done[here] = (entry.from_.commit_ts, entry.to.commit_ts)
 
     def driven_by(self, epoch: int) -> None:

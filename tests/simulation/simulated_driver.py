@@ -40,7 +40,7 @@ from simulated_pipeline_task import Stream
 from simulated_pullers import Puller
 from simulated_snapshot import Regions, at_once
 from simulated_store import Process
-from simulated_tables import definition
+from simulated_tables import definition, path_of
 from simulated_upstream import START_TS, SimulatedDdl
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Driver(Process):
         if isinstance(action, AppendPlan):
             for entry in action.record.entries:
                 known_to = min(owner.spans.resolved_ts(entry.dispatcher), owner.barrier.limit(entry.dispatcher))
-                assert entry.to.commit_ts <= known_to, f"{entry.path} ends past {known_to}"
+                assert entry.to.commit_ts <= known_to, f"{path_of(entry)} ends past {known_to}"
         if action is None:
             if owner.state.checkpoint_ts > self.published_ts and now - self.published_at >= OFTEN_S:
                 self._publish_metadata(owner)
@@ -267,7 +267,7 @@ class Driver(Process):
             return
         for number, work in self.require_owner().hand_out():
             for each in work.entries:
-                self.world.say(f"{self.name} gives task {number} {each.plan_entry.path} of plan {work.record}")
+                self.world.say(f"{self.name} gives task {number} {path_of(each.plan_entry)} of plan {work.record}")
             self._streams[number].order(work)
         self.check()
 
@@ -293,7 +293,7 @@ class Driver(Process):
 
     def _table(self, table: int, version: int) -> Table:
         info = definition(table, version)
-        return Table(table, info.hash, version, self.world.layout.place(info, table, version))
+        return Table(table, info.hash, version, self.world.layout.series(info, table, version))
 
     def pull_ddls(self) -> None:
         """The driver's own DDL span, and what it makes of its jobs once it has resolved to them."""

@@ -90,7 +90,7 @@ class Given:
 
     @property
     def path(self) -> str:
-        return self.planned.path
+        return str(self.planned.output["path"])
 
 
 class LakeWorld:
@@ -519,10 +519,7 @@ def _given(plan: int, number: int, table: int, dispatcher: int, rows: int, is_be
             "table_id": dispatcher,
             "from": Position.end_of(10 * plan - 1),
             "to": Position.end_of(10 * plan + 9),
-            "path": path,
-            "directory": f"{table}/{dispatcher}",
-            "index": plan,
-            "date": "",
+            "output": {"path": path, "directory": f"{table}/{dispatcher}", "index": plan, "date": ""},
             "table_version": _TRUNCATED_TS if table == _EMPTIED else _FIRST,
             "table_info": _definition(table).hash,
             "estimate": 1,

@@ -26,8 +26,8 @@ from changefeed.model.record import (
 from changefeed.objectstore.digest import Digest
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State, restore
-from changefeed.sink.storage.layout import METADATA, is_schema_file
-from simulated_tables import definition, schema_file_of
+from changefeed.sink.storage.layout import METADATA, is_schema_file, parse_directory
+from simulated_tables import definition, path_of, schema_file_of
 from simulated_upstream import START_TS, Row, Upstream
 
 
@@ -117,9 +117,9 @@ class Oracles:
     def _on_plan(self, record: PlanRecord, before: State) -> None:
         self._configs[record.n] = before.epoch.config
         for number, entry in enumerate(record.entries):
-            assert entry.path not in self._plans, f"{entry.path} is planned twice"
+            assert path_of(entry) not in self._plans, f"{path_of(entry)} is planned twice"
             self._check_goes_on(entry)
-            self._plans[entry.path], self._entries[record.n, number] = (record, entry), entry
+            self._plans[path_of(entry)], self._entries[record.n, number] = (record, entry), entry
             self._planned[entry.dispatcher].append(entry)
             self._open[entry.dispatcher].append(entry)
 
@@ -127,11 +127,15 @@ class Oracles:
         """Every row is planned once, and names are consecutive, whatever is written and committed by then."""
         planned = self._planned[entry.dispatcher]
         ended = planned[-1].to.commit_ts if planned else self._upstream.first_ts
-        assert ended <= entry.from_.commit_ts < entry.to.commit_ts, f"{entry.path} does not go on from {ended}"
+        assert ended <= entry.from_.commit_ts < entry.to.commit_ts, f"{path_of(entry)} does not go on from {ended}"
         left_out = self._upstream.selected_rows(entry.dispatcher, ended, entry.from_.commit_ts)
-        assert not left_out, f"{left_out} before {entry.path} are not planned"
-        number = 1 + sum(each.directory == entry.directory for each in planned)
-        assert entry.path == self._data_file(entry.directory, number), f"{entry.path} is number {number}"
+        assert not left_out, f"{left_out} before {path_of(entry)} are not planned"
+        directory = entry.output["directory"]
+        number = 1 + sum(each.output["directory"] == directory for each in planned)
+        assert path_of(entry) == self._data_file(directory, number), f"{path_of(entry)} is number {number}"
+        found = parse_directory(directory, "day") or parse_directory(directory, "none")
+        assert found is not None, directory
+        assert found.version == entry.table_version, f"{path_of(entry)} has rows of version {entry.table_version}"
 
     def _on_commit(self, record: CommitRecord, before: State) -> None:
         assert record.checkpoint_ts >= before.checkpoint_ts
@@ -139,8 +143,8 @@ class Oracles:
         for file in sorted(record.files, key=lambda file: (file.plan, file.entry)):
             self._on_committed(file)
         for entry in self._all_open():
-            assert ts <= entry.from_.commit_ts, f"checkpoint {ts} is published, {entry.path} is open"
-            assert not record.finished, f"it is finished without {entry.path}"
+            assert ts <= entry.from_.commit_ts, f"checkpoint {ts} is published, {path_of(entry)} is open"
+            assert not record.finished, f"it is finished without {path_of(entry)}"
         assert ts <= self._upstream.now_ts, f"checkpoint {ts} is in the future"
         assert ts <= self._upstream.last_row_ts, f"checkpoint {ts} is above {self._upstream.last_row_ts}"
         for ddl in self._upstream.ddls_after(before.last_ddl or (START_TS, 0))[:1]:
@@ -153,11 +157,11 @@ class Oracles:
         """Each once, after all that its dispatcher has before it, and as it stands there."""
         entry = self._entries[file.plan, file.entry]
         waiting = self._open[entry.dispatcher]
-        assert waiting, f"{entry.path} is committed twice"
-        assert waiting[0] is entry, f"{entry.path} is committed, {waiting[0].path} comes before it"
-        body = self._objects.get(entry.path)
-        assert body is not None, f"{entry.path} is committed, and is not there"
-        assert (file.bytes, file.hash) == (len(body), Digest(body).hexdigest()), f"{entry.path} is not as committed"
+        assert waiting, f"{path_of(entry)} is committed twice"
+        assert waiting[0] is entry, f"{path_of(entry)} is committed, {path_of(waiting[0])} comes before it"
+        body = self._objects.get(path_of(entry))
+        assert body is not None, f"{path_of(entry)} is committed, and is not there"
+        assert (file.bytes, file.hash) == (len(body), Digest(body).hexdigest()), f"{path_of(entry)} is not as committed"
         self._committed[entry.dispatcher].append(waiting.pop(0))
 
     def _all_open(self) -> list[PlanEntry]:
@@ -173,7 +177,7 @@ class Oracles:
         assert (record.ts, record.job_id) == expected.order, f"{record} is written, {expected} comes first"
         for table in expected.alters | expected.leaves:
             self._check_committed(table, before.checkpoint_ts, record.ts, f"the DDL at {record.ts} is written")
-            assert not self._open[table], f"the DDL at {record.ts} is written, {self._open[table][0].path} is open"
+            assert not self._open[table], f"the DDL at {record.ts} is written, {path_of(self._open[table][0])} is open"
         for table in expected.alters | expected.joins:
             path = schema_file_of(table, record.ts)
             assert path in self._objects, f"the DDL at {record.ts} is written without {path}"
@@ -191,7 +195,7 @@ class Oracles:
         assert not missing, f"{path} says {index}, but files {missing} don't exist"
         named = self._plans[self._data_file(directory, index)][1]
         planned = self._planned[named.dispatcher]
-        before = [entry.path for entry in planned[: planned.index(named)] if entry.path not in self._objects]
+        before = [path_of(entry) for entry in planned[: planned.index(named)] if path_of(entry) not in self._objects]
         assert not before, f"{path} says {index}, but {before} of earlier directories don't exist"
 
     def check_store(self, read_log: Callable[[], State]) -> None:
@@ -199,16 +203,17 @@ class Oracles:
         if self.state.n:
             assert read_log() == self.state, "the log in the store isn't the one history"
         files = {path: body for path, body in self._objects.items() if path in self._plans}
-        uncommitted = {entry.path for entry in self._all_open()}
-        assert uncommitted == {entry.path for _, entry in self.state.open_entries()}, "open files are forgotten"
+        uncommitted = {path_of(entry) for entry in self._all_open()}
+        assert uncommitted == {path_of(entry) for _, entry in self.state.open_entries()}, "open files are forgotten"
         for dispatcher in self._upstream.tables:
             entries = self._committed[dispatcher]
-            paths = [entry.path for entry in entries]
+            paths = [path_of(entry) for entry in entries]
             assert paths == sorted(paths), f"files of {dispatcher} are out of order: {paths}"
             counts: dict[str, int] = defaultdict(int)
             for entry in entries:
-                counts[entry.directory] += 1
-                assert entry.path == self._data_file(entry.directory, counts[entry.directory]), entry.path
+                directory = entry.output["directory"]
+                counts[directory] += 1
+                assert path_of(entry) == self._data_file(directory, counts[directory]), path_of(entry)
             rows = [row for path in paths for row in file_rows(files.pop(path))]
             assert rows == sorted(set(rows)), f"rows of {dispatcher} are doubled or out of order"
             settled = [row for row in rows if row.commit_ts <= self.state.checkpoint_ts]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from changefeed.model.record import CommitRecord, DdlRecord, PlanRecord, decode_record
 from changefeed.sink.storage.layout import Layout
-from simulated_tables import schema_file_of
+from simulated_tables import path_of, schema_file_of
 from simulated_upstream import Shape, Upstream
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def pasts(world: World) -> Iterator[Past]:
             before |= {path: world.store.objects[path] for path in paths}
         if isinstance(record, CommitRecord):
             plans = {each.plan.n: each.plan for each in world.oracles.states[record.n - 1].plans}
-            paths = [plans[file.plan].entries[file.entry].path for file in record.files]
+            paths = [path_of(plans[file.plan].entries[file.entry]) for file in record.files]
             before |= {path: world.store.objects[path] for path in paths}
         if isinstance(record, PlanRecord):
-            paths = [entry.path for _, entry in world.oracles.states[record.n].open_entries()]
+            paths = [path_of(entry) for _, entry in world.oracles.states[record.n].open_entries()]
             files = {path: world.store.objects[path] for path in paths}
             yield Past(world.upstream, world.shape, world.layout, tuple(records[1 : record.n + 1]), dict(before), files)

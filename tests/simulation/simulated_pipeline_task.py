@@ -26,6 +26,7 @@ from changefeed.wire import owner_pb2 as pb
 from simulated_flight import FAILS
 from simulated_oracles import file_body
 from simulated_store import Process
+from simulated_tables import path_of
 from simulated_upstream import Row
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class PipelineTask(Process):
                 self.driver.task_failed(self.number)
                 return
         try:
-            create_once(self.store, entry.path, body, digest, Patience(sleep=self.sleep))
+            create_once(self.store, path_of(entry), body, digest, Patience(sleep=self.sleep))
         except Unavailable:
             if stream.open:
                 stream.to_write.insert(0, (work, given))
@@ -191,7 +192,7 @@ class PipelineTask(Process):
         there = any(puller.has_written(gone.uri) for puller in self.driver.pullers)
         overwritten = stream.open and self.driver.alive and there and FAILS not in gone.message
         assert not overwritten, f"it is overwritten while it is read: {gone.message}"
-        self.world.say(f"{self.name} gives {entry.path} back: {gone.message}")
+        self.world.say(f"{self.name} gives {path_of(entry)} back: {gone.message}")
         self._broken[entry.dispatcher] = given.writer
         if stream.open:
             stream.say(pb.GivenBack(plan=work.record, entry=entry.entry, segment=gone.uri))
@@ -204,8 +205,8 @@ class PipelineTask(Process):
         entry, latest = given.plan_entry, self.world.oracles.state.epoch.nonce == work.nonce
         lost = any(piece.uri in self.world.segments.lost for piece in given.segments)
         assert stream.open, "it reads at once"
-        assert lost or not (latest and self.driver.alive), f"{entry.path} needs what was deleted: {error.message}"
-        self.lose_stream(f"breaks: it misses a segment of {entry.path}")
+        assert lost or not (latest and self.driver.alive), f"{path_of(entry)} needs what was deleted: {error.message}"
+        self.lose_stream(f"breaks: it misses a segment of {path_of(entry)}")
         self.driver.task_failed(self.number)
 
     def lose_stream(self, how: str) -> None:

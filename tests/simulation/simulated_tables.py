@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from changefeed.model.record import PlanEntry
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.storage.schema_file import SchemaFile
 
@@ -18,3 +19,7 @@ def definition(table: int, version: int) -> TableInfo:
 def schema_file_of(table: int, version: int) -> str:
     """The path of the file that tells readers of it."""
     return SchemaFile.of(definition(table, version), version).path
+
+
+def path_of(entry: PlanEntry) -> str:
+    return str(entry.output["path"])

@@ -21,6 +21,9 @@ def _ts(value: object) -> object:
 Ts = Annotated[int, BeforeValidator(_ts), PlainSerializer(str, return_type=str), Field(ge=0, lt=1 << 64)]
 
 
+_FILE = ("path", "directory", "index", "date")
+
+
 def _without(value: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: each for name, each in value.items() if name not in names}
 
@@ -30,21 +33,26 @@ class _Shape(BaseModel):
 
 
 class PlanEntry(_Shape):
-    """One output file: the rows of one dispatcher in `(from, to]`."""
+    """The rows of one dispatcher in `(from, to]`, which are written together."""
 
     entry: int  # number inside the plan, from 0
     dispatcher: int  # span_id
     table_id: int  # physical table id
     from_: JsonPosition = Field(alias="from")
     to: JsonPosition
-    path: str  # of the data file, relative to the sink's root
-    directory: str  # of the data file, with no slash at its end
-    index: int  # of the file in its directory, from 1
-    date: str  # the date part of the directory, or ""
-    table_version: Ts  # the directory's version: the schema file's
+    output: dict[str, Any] = {}  # what they are written to, as the sink names it (sink.contract.Outputs)
+    table_version: Ts  # the ts of the DDL that made the definition
     table_info: str  # hash of the TableInfo that decodes every row of the entry
     estimate: int  # raw bytes
     reason: Literal["size", "oversized", "interval", "barrier", "quota", "shutdown"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_0_1_0_wrote_it(cls, value: object) -> object:
+        """Its sinks, databases too, all had the names of a file."""
+        if not isinstance(value, dict) or "path" not in value:
+            return value
+        return {**_without(value, *_FILE), "output": {name: value[name] for name in _FILE if name in value}}
 
 
 class FileCommitted(_Shape):

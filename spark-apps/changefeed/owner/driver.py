@@ -147,7 +147,7 @@ class Driver:
             run=Run(prepared.epoch, prepared.nonce, prepared.codec, prepared.sink.in_order),
             tables=prepared.planned_tables(),
             table_infos=prepared.table_infos(),
-            names=prepared.sink.names,
+            outputs=prepared.sink.outputs,
             spans=spans,
             barrier=self._barrier,
             planner=Planner(prepared.sink.file_size, self._pace.flush_s, min(_PLAN_BYTES, quota // _PLANS_IN_QUOTA)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from changefeed.model.record import (
     CommitRecord,
@@ -45,27 +45,10 @@ from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.open_entries import EntryKey, OpenEntries
 from changefeed.owner.writing.writing import Run, Writing
 from changefeed.schema.keys import table_span
-from changefeed.schema.table_info import TableInfo
-from changefeed.sink.contract import Ddl
+from changefeed.sink.contract import Ddl, Outputs
 from changefeed.wire import owner_pb2 as pb
 
 _COMMIT_INTERVAL_S = 0.1  # files that are done soon after one another share a record
-
-
-class Names(Protocol):
-    """Where files go (sink.storage.layout): pure functions of their arguments."""
-
-    def date(self, pd_ms: int) -> str:
-        """The date part of directories at a time; "" when they have none."""
-        ...
-
-    def directory(self, place: str, date: str) -> str: ...
-
-    def data_file(self, directory: str, index: int) -> str: ...
-
-    def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
-        """A directory but for its date."""
-        ...
 
 
 Done = Sequence[tuple[FileCommitted, PlanEntry]]
@@ -80,7 +63,7 @@ class Owner:
         run: Run,
         tables: Mapping[int, Table],
         table_infos: Mapping[str, dict[str, Any]],
-        names: Names,
+        outputs: Outputs,
         spans: Spans,
         barrier: Barrier,
         planner: Planner,
@@ -92,8 +75,7 @@ class Owner:
         self._run = run
         self._tables = dict(tables)
         self._table_infos = dict(table_infos)
-        self._names = names
-        self._schema_files = {(dispatcher, table.table_version) for dispatcher, table in tables.items()}
+        self._outputs = outputs
         self.spans = spans
         self.barrier = barrier
         self.planner = planner
@@ -242,7 +224,7 @@ class Owner:
             return publish
         if (syncpoint := self._write_syncpoint_if_due()) is not None:
             return syncpoint
-        if (before := expires_before(self.state, self._expiration_days, self._names.date)) is not None:
+        if (before := expires_before(self.state, self._expiration_days)) is not None:
             return self._expire(before)
         under_way = self._writing.under_way()
         cuts = self._cuts(now, under_way)
@@ -314,15 +296,7 @@ class Owner:
         return "interval"
 
     def _plan(self, cuts: list[Cut], pd_ms: int) -> PlanRecord:
-        entries = make_plan(
-            self.state,
-            cuts,
-            self._tables,
-            self._names.date(pd_ms),
-            self._names.directory,
-            self._names.data_file,
-            self._schema_files,
-        )
+        entries = make_plan(self.state, cuts, self._tables, self._outputs, pd_ms)
         new = {e.table_info for e in entries if e.table_info not in self.state.table_infos}
         return PlanRecord(
             n=self.state.n + 1,
@@ -442,10 +416,9 @@ class Owner:
             if dispatcher not in self._tables:
                 self.planner.add(dispatcher, ddl.ts)
                 self._commands += self.spans.add_span(dispatcher, *table_span(dispatcher), ddl.ts).commands
-            place = self._names.place(info, dispatcher, ddl.ts)
-            self._tables[dispatcher] = Table(dispatcher, info.hash, ddl.ts, place, info.full_name)
+            series = self._outputs.series(info, dispatcher, ddl.ts)
+            self._tables[dispatcher] = Table(dispatcher, info.hash, ddl.ts, series, info.full_name)
             self._table_infos[info.hash] = info.to_json()
-            self._schema_files.add((dispatcher, ddl.ts))
 
     def _learn(self, record: CommitRecord) -> None:
         for file in record.files:

@@ -314,7 +314,7 @@ def entry_of(changefeed: str, work: Work, entry: WorkEntry, recipe: Recipe) -> E
         claim=Claim(changefeed, plan.dispatcher, work.epoch, work.nonce, entry.writer),
         id=EntryId(work.record, plan.entry),
         upto=plan.to.commit_ts,
-        path=plan.path,
+        output=plan.output,
         table=recipe.table,
         table_version=plan.table_version,
         columns=recipe.selection.columns,

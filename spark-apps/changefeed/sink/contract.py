@@ -72,7 +72,7 @@ class Entry:
     claim: Claim
     id: EntryId
     upto: int  # commit ts
-    path: str  # where its rows go below the sink, if that has paths
+    output: Mapping[str, Any] = field(compare=False)  # as `Outputs` names it
     table: TableInfo
     table_version: int
     columns: tuple[ColumnInfo, ...]  # that are written
@@ -96,6 +96,22 @@ class Event:
     entry: Entry
     chunks: Iterable[Records]
     written: Callable[[Written], None]
+
+
+class Outputs:
+    """Names what entries are written to. This one is of sinks where rows need no names.
+
+    An output follows from the dispatcher's newest one, which is in the log, and from the plan's time: the names of
+    every driver are the same, whatever its clock (rule 15). Nobody but the sink looks into an output.
+    """
+
+    def series(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
+        """What the outputs of a table version have in common. Raises NeedsHuman for a table that can't have any."""
+        return ""
+
+    def next(self, series: str, pd_ms: int, last: Mapping[str, Any]) -> dict[str, Any]:
+        """An output after `last`, which may be of another series; {}: it is the dispatcher's first."""
+        return {}
 
 
 class EventSink(Protocol):

@@ -238,10 +238,13 @@ async def _lives(subject: StoredSubject, state: State) -> Lives:
 
 def _check_published(state: State, sink: files.SinkFiles, result: Result) -> None:
     """What the log committed is published, and every published file exists (rules 8 and 13)."""
-    open_files = Counter(entry.directory for _, entry in state.open_entries())
+    open_files = Counter(entry.output["directory"] for _, entry in state.open_entries())
     for known in state.dispatchers.values():
-        directory = sink.directories.get(known.directory) or files.DirectoryFiles(known.directory)
-        committed = known.next_index - 1 - open_files[known.directory]
+        path, index = known.output.get("directory", ""), known.output.get("index", 0)
+        if known.output.get("date", "") < state.expired_before:
+            continue
+        directory = sink.directories.get(path) or files.DirectoryFiles(path)
+        committed = index - open_files[path]
         if directory.published < committed:
             result.problem(
                 f"{directory.index_file} publishes {directory.published} files, but {committed} are committed in the "

@@ -8,7 +8,7 @@ The task is lost with a file in hand that is not put, or with an entry that stan
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from changefeed.owner import owner as owner_module
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.planner import Planner
 from changefeed.sink import file_sink
-from changefeed.sink.contract import Entry, Surroundings, Written
+from changefeed.sink.contract import Entry, EntryId, Surroundings, Written
 from changefeed.sink.lanes import EntryWriter, Lanes
 from changefeed.sink.records import Records
 
@@ -38,15 +38,15 @@ def install(owners: list[Owner]) -> None:
     owner_module._COMMIT_INTERVAL_S = 0.0
     lost: list[str] = []
 
-    def lose(path: str) -> None:
+    def lose(name: str) -> None:
         if not lost:
-            lost.append(path)
+            lost.append(name)
             raise Transient("The machine of this task is gone.")
 
-    def hold(path: str, patience: Patience) -> None:
+    def hold(name: str, patience: Patience) -> None:
         until = time.monotonic() + _DEADLINE_S
-        while is_held(owners[-1], path) and not patience._ending.wait(_LOOK_S):
-            assert time.monotonic() < until, f"{path} is held, and no plan comes"
+        while is_held(owners[-1], name) and not patience._ending.wait(_LOOK_S):
+            assert time.monotonic() < until, f"{name} is held, and no plan comes"
 
     def create_once(sink: Any, path: str, body: Any, digest: str, patience: Patience) -> None:
         lose(path)
@@ -60,9 +60,9 @@ def install(owners: list[Owner]) -> None:
             self._writer, self._patience, self.close = writer, patience, writer.close
 
         def write(self, entry: Entry, chunks: Iterator[Records]) -> Written | None:
-            hold(entry.path, self._patience)
+            hold(_named(entry.id, entry.output), self._patience)
             written = self._writer.write(entry, chunks)
-            lose(entry.path)
+            lose(_named(entry.id, entry.output))
             return written
 
     init = Lanes.__init__
@@ -74,11 +74,19 @@ def install(owners: list[Owner]) -> None:
     Lanes.__init__ = init_  # type: ignore[method-assign]
 
 
-def is_held(owner: Owner, path: str) -> bool:
+def _named(id_: EntryId, output: Mapping[str, Any]) -> str:
+    """By its file, which the storage sink puts, or by its number where it has none."""
+    return str(output.get("path", id_))
+
+
+def is_held(owner: Owner, name: str) -> bool:
     """Whether it is the last entry of the newest open plan, and rows of another table come before it is written."""
     plans = owner.state.plans
-    last = plans[-1].plan.entries[-1] if plans else None
-    return last is not None and last.path == path and _comes_another(owner, last.dispatcher)
+    if not plans:
+        return False
+    last = plans[-1].plan.entries[-1]
+    is_last = name == _named(EntryId(plans[-1].plan.n, last.entry), last.output)
+    return is_last and _comes_another(owner, last.dispatcher)
 
 
 def _comes_another(owner: Owner, dispatcher: int) -> bool:

@@ -32,7 +32,7 @@ class FileWorld(World):
         if not template.exists():
             super().die_inside_a_plan()
             open_ = self.log().open_entries()
-            assert sorted((self.lake / entry.path).exists() for _, entry in open_) == [False, True]
+            assert sorted((self.lake / entry.output["path"]).exists() for _, entry in open_) == [False, True]
             shutil.copytree(self.folder, template)
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(template, self.folder, symlinks=True)
@@ -50,7 +50,7 @@ class FileWorld(World):
         if not state.plans:
             return super().plans(state)
         open_ = [entry for _, entry in state.open_entries()]
-        there = sum((self.lake / entry.path).exists() for entry in open_)
+        there = sum((self.lake / entry.output["path"]).exists() for entry in open_)
         return f"{super().plans(state)}, {there} of {len(open_)} files"
 
     def written(self, state: State) -> str:

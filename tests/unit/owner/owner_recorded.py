@@ -23,7 +23,6 @@ from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
-from changefeed.owner.sinks.driven import Unfiled
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.writing import Run
@@ -31,6 +30,7 @@ from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo, parse_database_info, parse_table_info
+from changefeed.sink.contract import Outputs
 from changefeed.sink.iceberg.layout import FileNames
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
 from changefeed.sink.storage.layout import Layout
@@ -87,9 +87,9 @@ class Recorded:
             self.log.append(StartRecord(n=1, epoch=0, nonce=name, start_ts=START_TS, cluster_id=7, uid="local"))
         sink = CHANGED.get(kind, KINDS[kind]) if ddls else KINDS[kind]
         state = self.log.claim_epoch(lambda before: _epoch(before, name, sink))
-        self.names = _names(sink, state)
+        self.outputs = _outputs(sink, state)
         storage = sink.get("storage")
-        self.sink = storage and StorageDdlSink(LocalStore(lake), self.log.poll_fence, by_id=self.names.by_id)
+        self.sink = storage and StorageDdlSink(LocalStore(lake), self.log.poll_fence, by_id=self.outputs.by_id)
         self.schema, self.timeline = _schema()
         self.waiting = list(DDLS)
         for ddl in [self.waiting.pop(0) for _ in range(ddls)]:
@@ -102,7 +102,7 @@ class Recorded:
             run=Run(state.epoch.number, state.epoch.nonce, "codec"),
             tables={id_: self._table(id_, info, state.table_version(id_)) for id_, info in infos.items()},
             table_infos={info.hash: info.to_json() for info in infos.values()},
-            names=self.names,
+            outputs=self.outputs,
             spans=self.spans,
             barrier=self.barrier,
             planner=Planner(1 << 20, EACH_S / 2),
@@ -165,11 +165,11 @@ class Recorded:
                     self.owner.file_done(0, done)
 
     def shown(self, entry: PlanEntry) -> list[Any]:
-        name = entry.path if self.kind not in ("kafka", "mysql") else ""
+        name = entry.output["path"] if self.kind not in ("kafka", "mysql") else ""
         return [entry.dispatcher, entry.from_.commit_ts - START_TS, entry.to.commit_ts - START_TS, name]
 
     def _table(self, id_: int, info: TableInfo, version: int) -> Table:
-        return Table(id_, info.hash, version, self.names.place(info, id_, version), info.full_name)
+        return Table(id_, info.hash, version, self.outputs.series(info, id_, version), info.full_name)
 
     def _hear(self, commands: Iterable[tuple[int, pb.Command]]) -> None:
         for _, command in commands:
@@ -197,10 +197,10 @@ class Recorded:
             told(ddl)
 
 
-def _names(sink: dict[str, Any], state: State) -> Any:
+def _outputs(sink: dict[str, Any], state: State) -> Any:
     if "iceberg" in sink:
         return FileNames(state.origin)
-    return Layout.of(sink["storage"]) if "storage" in sink else Unfiled()
+    return Layout.of(sink["storage"]) if "storage" in sink else Outputs()
 
 
 def _schema() -> tuple[SchemaHistory, Timeline]:

@@ -49,23 +49,26 @@ def owned(state: State) -> dict[str, Any]:
 def entry(
     state: State, to: int, number: int = 0, dispatcher: int = 1, from_ts: int | None = None, **changes: Any
 ) -> PlanEntry:
-    known = state.dispatchers.get(dispatcher)
+    names = {
+        "directory": f"t{dispatcher}/1/2026-01-01",
+        "index": state.output(dispatcher).get("index", 0) + 1,
+        "date": "2026-01-01",
+    }
+    names |= {name: changes.pop(name) for name in ("path", *names) if name in changes}
     values: dict[str, Any] = {
         "entry": number,
         "dispatcher": dispatcher,
         "table_id": 10 + dispatcher,
         "from": state.position(dispatcher) if from_ts is None else Position.end_of(from_ts),
         "to": Position.end_of(to),
-        "directory": f"t{dispatcher}/1/2026-01-01",
-        "index": known.next_index if known else 1,
-        "date": "2026-01-01",
+        "output": {"path": f"{names['directory']}/{names['index']}.csv"} | names,
         "table_version": 1,
         "table_info": f"info{dispatcher}",
         "estimate": 1,
         "reason": "interval",
     }
     values |= changes
-    return PlanEntry.model_validate({"path": f"{values['directory']}/{values['index']}.csv"} | values)
+    return PlanEntry.model_validate(values)
 
 
 def plan(state: State, *entries: PlanEntry, **changes: Any) -> PlanRecord:

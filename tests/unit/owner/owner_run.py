@@ -5,7 +5,6 @@ from __future__ import annotations
 import owner_records as made
 import owner_segments as s
 from changefeed.model.tso import compose
-from changefeed.owner.owner import Names as OwnerNames
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendPlan, Publish, Recorded
 from changefeed.owner.planning.barrier import Barrier
@@ -17,6 +16,8 @@ from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.writing import Run
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.contract import Outputs
+from changefeed.sink.storage.layout import Layout
 from changefeed.wire import owner_pb2 as pb
 
 BEGAN_MS = 5_000
@@ -24,14 +25,8 @@ BEGAN_TS = compose(BEGAN_MS)
 INTERVAL_S = 60.0
 
 
-class Names:
-    def date(self, pd_ms: int) -> str:
-        return ""
-
-    def directory(self, place: str, date: str) -> str:
-        return place
-
-    def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
+class Names(Layout):
+    def series(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
         return f"t{dispatcher}/{table_version}"
 
     def data_file(self, directory: str, index: int) -> str:
@@ -44,7 +39,7 @@ def began(
     state: State | None = None,
     file_size: int = 1 << 20,
     expiration_days: int = 0,
-    names: OwnerNames | None = None,
+    outputs: Outputs | None = None,
 ) -> Owner:
     """Just now, with spans 1, 2, ... and a puller for each; `state`: of the log before its epoch."""
     before = apply(State(), made.start()) if state is None else state
@@ -58,7 +53,7 @@ def began(
         run=Run(state.epoch.number, state.epoch.nonce, "codec"),
         tables=tables,
         table_infos={f"info{each}": {} for each in tables},
-        names=names or Names(),
+        outputs=outputs or Names("none", 1, ".csv"),
         spans=spans,
         barrier=Barrier(made.START_TS),
         planner=Planner(file_size, INTERVAL_S),

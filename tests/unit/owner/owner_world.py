@@ -67,14 +67,15 @@ _TICKS = compose(1)
 
 
 class DatedNames(Names):
-    def date(self, pd_ms: int) -> str:
-        return str(date(2026, 1, 1) + timedelta(milliseconds=pd_ms))
-
-    def directory(self, place: str, date: str) -> str:
-        return f"{place}/{date}"
+    def date(self, pd_ms: int, last: str = "") -> str:
+        return max(last, str(date(2026, 1, 1) + timedelta(milliseconds=pd_ms)))
 
     def data_file(self, directory: str, index: int) -> str:
         return f"{directory}/{index}"
+
+
+def path_of(entry: PlanEntry) -> str:
+    return str(entry.output["path"])
 
 
 class World:
@@ -124,7 +125,7 @@ class World:
         self._log = restore(snapshot(self._log))
         self._given.clear()
         self._drive()
-        files = " ".join(entry.path for _, entry in self._log.open_entries())
+        files = " ".join(path_of(entry) for _, entry in self._log.open_entries())
         yield f"open: {files or 'nothing'}; checkpoint {shown(self._log.checkpoint_ts)}"
 
     def _drive(self) -> None:
@@ -141,18 +142,18 @@ class World:
         if "syncpoints" in options:
             syncpoints = Syncpoints(int(options["syncpoints"]), state.whole_from_ts, state.reached_ts())
         infos = {each: definition(each, state.table_version(each)) for each in sorted(self._tables)}
-        names = DatedNames()
+        outputs = DatedNames("day", 1, "")
         self.owner = Owner(
             state=state,
             run=Run(state.epoch.number, state.epoch.nonce, "codec", in_order="in-order" in options),
             tables={
                 each: Table(
-                    each, info.hash, state.table_version(each), names.place(info, each, state.table_version(each))
+                    each, info.hash, state.table_version(each), outputs.series(info, each, state.table_version(each))
                 )
                 for each, info in infos.items()
             },
             table_infos={info.hash: info.to_json() for info in infos.values()},
-            names=names,
+            outputs=outputs,
             spans=spans,
             barrier=Barrier(start_ts, ts_of(options["target"]) if "target" in options else None, syncpoints),
             planner=Planner(file_size=100, flush_interval_s=5.0),
@@ -275,7 +276,7 @@ class World:
             self._given[EntryKey(plan, each.plan_entry.entry)] = task, each.plan_entry
             writer = f" as writer {each.writer}" if each.writer else ""
             pieces = [piece.uri + (" in memory" if piece.slot else "") for piece in each.segments]
-            yield f"task {task}: {each.plan_entry.path}{writer}{' from ' if pieces else ''}{', '.join(pieces)}"
+            yield f"task {task}: {path_of(each.plan_entry)}{writer}{' from ' if pieces else ''}{', '.join(pieces)}"
         if not given:
             yield "nothing"
 
@@ -299,7 +300,8 @@ class World:
         self.owner.given_back(int(task), key, self.owner.spans.segments(entry.dispatcher)[0].uri)
 
     def _open(self, path: str) -> tuple[EntryKey, PlanEntry]:
-        found = [(EntryKey(plan, entry.entry), entry) for plan, entry in self._log.open_entries() if entry.path == path]
+        open_ = self._log.open_entries()
+        found = [(EntryKey(plan, entry.entry), entry) for plan, entry in open_ if path_of(entry) == path]
         assert found, f"{path} is no open file"
         return found[0]
 
@@ -355,7 +357,7 @@ def _action(action: Action | None) -> Iterator[str]:
         case AppendPlan(record):
             yield from (_entry(entry) for entry in record.entries)
         case Publish(entries, record):
-            files = " ".join(entry.path for entry in entries)
+            files = " ".join(path_of(entry) for entry in entries)
             yield f"publish {files}; {_checkpoint(record.checkpoint_ts, record.finished)}"
         case AppendCheckpoint(record):
             yield _checkpoint(record.checkpoint_ts, record.finished)
@@ -370,9 +372,8 @@ def _action(action: Action | None) -> Iterator[str]:
 
 
 def _entry(entry: PlanEntry) -> str:
-    return (
-        f"{entry.reason}: {entry.dispatcher} ({shown(entry.from_.commit_ts)}, {shown(entry.to.commit_ts)}] {entry.path}"
-    )
+    rows = f"({shown(entry.from_.commit_ts)}, {shown(entry.to.commit_ts)}]"
+    return f"{entry.reason}: {entry.dispatcher} {rows} {path_of(entry)}"
 
 
 def _checkpoint(ts: int, finished: bool) -> str:

@@ -289,7 +289,7 @@ async def test_rule_7_a_folder_of_ticdcs_is_gone_on_with_at_its_checkpoint(
     assert await adopt_ticdc(new, confirmed=True) == seen
     taken = await start(new)
     assert (taken.state.checkpoint_ts, taken.state.start_ts, taken.state.adopted) == (checkpoint, checkpoint, True)
-    assert {table.place for table in taken.planned_tables().values()} == {f"shop/orders/{checkpoint}"}
+    assert {table.series for table in taken.planned_tables().values()} == {f"shop/orders/{checkpoint}"}
     now = everything_in(tmp_path / "lake")
     assert {path: now[path] for path in before} == before
     claimed = json.loads((tmp_path / "lake" / ".changefeed-owner.json").read_text())

@@ -44,11 +44,11 @@ def expire(state: State, before: str) -> State:
     ],
 )
 def test_days_expire_as_the_checkpoint_passes_them(state: State, days: int, before: str | None) -> None:
-    assert expires_before(state, days, NAMES.date) == before
+    assert expires_before(state, days) == before
 
 
 def test_an_owner_gives_a_day_up_once() -> None:
-    owner = run.began(state=at_day(9.5), expiration_days=3, names=NAMES)
+    owner = run.began(state=at_day(9.5), expiration_days=3, outputs=NAMES)
     action = owner.step(0.0, run.BEGAN_MS)
     assert isinstance(action, AppendExpiry)
     assert action.record.before == "1970-01-07"

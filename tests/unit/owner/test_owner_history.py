@@ -3,7 +3,6 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Callable
-from typing import Any
 
 import owner_records as made
 import pytest
@@ -31,7 +30,7 @@ def refused(state: State, record: Record, why: str) -> None:
 
 def test_a_plan_and_its_commit_move_the_dispatcher() -> None:
     known = committed().dispatchers[1]
-    assert (known.flushed_ts, known.planned_ts, known.next_index, known.table_info) == (110, 110, 2, "info1")
+    assert (known.flushed_ts, known.planned_ts, known.output["index"], known.table_info) == (110, 110, 1, "info1")
     assert committed().plans == ()
     assert restore(snapshot(committed())).rows == 1
     state = apply(committed(), made.plan(committed(), made.entry(committed(), 120)))
@@ -113,15 +112,16 @@ def test_rule_9_a_definition_that_no_ddl_record_tells_of_is_noticed() -> None:
     assert not apply(state, silent).is_redefined(1, "another"), "as logs of before have it"
 
 
-def test_rule_15_after_a_ddl_files_go_to_a_directory_of_its_version() -> None:
+def test_rule_15_after_a_ddl_the_newest_output_is_still_known() -> None:
     state = committed(to=110, checkpoint_ts=105)
     ddl = DdlRecord(**made.owned(state), ts=150, job_id=3, query="alter", involved=(1,), dispatchers=(1,))
     altered = apply(state, ddl)
     assert altered.position(1) == Position.end_of(150)
-    assert altered.dispatchers[1].date == "2026-01-01", "which never goes back"
+    assert altered.output(1) == state.output(1)
+    assert altered.output(1)["date"] == "2026-01-01", "which never goes back"
     refused(altered, made.plan(altered, made.entry(altered, 160, index=2)), "goes back to version 1")
     new = made.entry(altered, 160, table_version=150, directory="t1/150/2026-01-01", index=1)
-    assert apply(altered, made.plan(altered, new)).dispatchers[1].directory == "t1/150/2026-01-01"
+    assert apply(altered, made.plan(altered, new)).output(1) == new.output
     ahead = ddl.model_copy(update={"ts": 109})
     refused(state, ahead, "already planned to 110")
 
@@ -200,7 +200,7 @@ def test_a_rewind_begins_a_generation_with_nothing_in_it() -> None:
     assert (again.plans, again.dispatchers, again.planned_ts(1), again.rows) == ((), {}, 102, state.rows)
     assert restore(snapshot(again)) == again
     first = made.entry(again, 110)
-    assert (first.index, apply(again, made.plan(again, first)).generation) == (1, 2)
+    assert (first.output["index"], apply(again, made.plan(again, first)).generation) == (1, 2)
     refused(again, rewind(again, 1, 101), "nonce 1 is done")
     refused(again, rewind(again, 2, 103), "above the checkpoint 102")
 
@@ -249,19 +249,10 @@ def test_rule_11_entries_of_one_plan_go_on_from_each_other() -> None:
 
 def test_rule_15_names_never_go_back() -> None:
     state = committed()
-
-    def with_names(why: str, **names: Any) -> None:
-        refused(state, made.plan(state, made.entry(state, 120, **names)), why)
-
-    with_names("goes back", date="2025-12-31", directory="t1/1/2025-12-31", index=1)
-    with_names("goes back", table_version=0)
-    with_names("has index 1", index=1)
-    with_names("has index 3", index=3)
-    with_names("the dispatcher is at", directory="elsewhere")
-    with_names("has index 2", date="2026-01-02", directory="t1/1/2026-01-02")
-    with_names("the dispatcher is at", date="2026-01-02", index=1)
-    tomorrow = made.entry(state, 120, date="2026-01-02", directory="t1/1/2026-01-02", index=1)
-    assert apply(state, made.plan(state, tomorrow)).dispatchers[1].date == "2026-01-02"
+    refused(state, made.plan(state, made.entry(state, 120, table_version=0)), "goes back to version 0 from 1")
+    refused(state, made.plan(state, made.entry(state, 120, index=1)), "is written to .*, as the one before it is")
+    entry = made.entry(state, 120)
+    assert apply(state, made.plan(state, entry)).output(1) == entry.output
 
 
 def test_rule_24_record_1_fixes_start_ts() -> None:

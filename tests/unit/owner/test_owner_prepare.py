@@ -488,7 +488,7 @@ async def test_rule_9_a_table_that_changed_while_no_rule_selected_it_has_a_versi
         out.log.append(made.commit(out.log.state, tidb.now()))
         again = await place.prepare()
         assert again.table_version(late.id) == again.schema.snapshot_ts == out.log.state.checkpoint_ts
-        assert again.planned_tables()[late.id].place == f"shop/late/{again.schema.snapshot_ts}"
+        assert again.planned_tables()[late.id].series == f"shop/late/{again.schema.snapshot_ts}"
         assert list((place.lake / "shop" / "late" / "meta").glob(f"schema_{again.schema.snapshot_ts}_*.json"))
     finally:
         tidb.drop_table(tidb.tables["shop.late"])
@@ -532,7 +532,7 @@ async def test_a_rewind_begins_beside_the_sink_with_a_claim_and_schema_files(pla
     assert claimed == {"uid": "local", "stateUri": again.state_place.uri, "generation": 2}
     assert sorted(path.parts[-3] for path in beside.glob("shop/*/meta/schema_*.json")) == ["items", "orders"]
     assert sorted(place.lake.rglob("*")) == before
-    assert {table.place.rpartition("/")[2] for table in again.planned_tables().values()} == {str(from_ts)}
+    assert {table.series.rpartition("/")[2] for table in again.planned_tables().values()} == {str(from_ts)}
     # Done once: the next start goes on, also without it in the spec.
     for spec in ({"restart": restart(1, from_ts)}, {}):
         assert (await place.prepare(**spec)).sink.uri == beside.as_uri()

@@ -171,10 +171,7 @@ def make_work(
             "table_id": TABLE_ID,
             "from": from_ or Position.end_of(0),
             "to": to or Position.end_of(1 << 63),
-            "path": "shop/t/1/CDC00000000000000000001.csv",
-            "directory": "shop/t/1",
-            "index": 1,
-            "date": "",
+            "output": {"path": "shop/t/1/CDC00000000000000000001.csv", "directory": "shop/t/1", "index": 1, "date": ""},
             "table_version": "1",
             "table_info": table.hash,
             "estimate": 0,
@@ -240,7 +237,7 @@ def encode_entry(
         hash=spool.hash,
     )
     spent = {stage: rows.cpu.seconds[stage] + cpu.seconds[stage] for stage in rows.cpu.seconds}
-    return Encoded(target.path, file, spool, spent)
+    return Encoded(target.output["path"], file, spool, spent)
 
 
 def encode_file(
@@ -251,7 +248,7 @@ def encode_file(
     work, entry = make_work([segment(number) for number in tables], table, **options)
     encoded = encode_entry(work, entry, lambda piece: tables[piece.seq], folder)
     content = content_of(encoded)
-    assert encoded.path == entry.plan_entry.path
+    assert encoded.path == entry.plan_entry.output["path"]
     assert (encoded.file.bytes, encoded.file.hash) == (len(content), Digest(content).hexdigest())
     return encoded.file, content
 

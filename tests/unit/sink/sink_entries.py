@@ -14,8 +14,7 @@ from sink_mysql_changes import ITEMS
 
 def entry_of(dispatcher: int = 7, number: int = 0, upto: int = 10, writer: int = 1) -> Entry:
     claim = Claim("shop/feed", dispatcher, 1, "run", writer)
-    path = f"{dispatcher}/{number}"
-    return Entry(claim, EntryId(3, number), upto, path, ITEMS, 1, ITEMS.output_columns, 0, "UTC", {})
+    return Entry(claim, EntryId(3, number), upto, {}, ITEMS, 1, ITEMS.output_columns, 0, "UTC", {})
 
 
 def records(*commit_ts: int) -> Records:

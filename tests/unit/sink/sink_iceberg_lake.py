@@ -99,8 +99,8 @@ class Lake:
         """What a task has written of an entry, whose rows have ts from 10 * plan on."""
         dispatcher = dispatcher or table.id
         index = self.indexes[dispatcher] = self.indexes.get(dispatcher, 0) + 1
-        directory = NAMES.place(table, dispatcher, 5)
-        path = NAMES.data_file(directory, index)
+        directory = NAMES.series(table, dispatcher, 5)
+        output = NAMES.next(directory, 0, {"directory": directory, "index": index - 1})
         planned = PlanEntry.model_validate(
             {
                 "entry": entry,
@@ -108,10 +108,7 @@ class Lake:
                 "table_id": dispatcher,
                 "from": Position.end_of(10 * plan - 1),
                 "to": Position.end_of(10 * plan + 9),
-                "path": path,
-                "directory": directory,
-                "index": index,
-                "date": "",
+                "output": output,
                 "table_version": 5,
                 "table_info": table.hash,
                 "estimate": 1,
@@ -119,7 +116,7 @@ class Lake:
             }
         )
         chunks = [records(table, changes, 10 * plan)] if changes else []
-        self.put(entry_of(table, path, plan, entry, self.upsert), chunks)
+        self.put(entry_of(table, output["path"], plan, entry, self.upsert), chunks)
         file = FileCommitted(
             plan=plan, entry=entry, rows=len(changes), raw_rows=len(changes), filtered_rows=0, bytes=1, hash="h"
         )
@@ -170,7 +167,7 @@ def files(table: Table, content: DataFileContent) -> list[tuple[int, pa.Table]]:
 def entry_of(table: TableInfo, path: str, plan: int = 1, number: int = 0, upsert: bool = False) -> Entry:
     options: Mapping[str, Any] = {"mode": "upsert" if upsert else "append"}
     claim = Claim(LOG, table.id, 1, "n", 0)
-    return Entry(claim, EntryId(plan, number), 0, path, table, 5, table.output_columns, 0, "UTC", options)
+    return Entry(claim, EntryId(plan, number), 0, {"path": path}, table, 5, table.output_columns, 0, "UTC", options)
 
 
 def commit(n: int, *files: FileCommitted, epoch: int = 1) -> CommitRecord:

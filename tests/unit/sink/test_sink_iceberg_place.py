@@ -38,8 +38,10 @@ def test_a_table_has_a_folder_that_no_other_ever_has() -> None:
     assert folder_of(odd) == "shop/sales__1__-7"
     assert IcebergPlace(Location(S3), "", prefix="tidb_").name(odd) == ("tidb_shop", "sales #1/ü")
     names = FileNames("a1")
-    directory = names.directory(names.place(odd, 9, 5), "")
-    assert names.data_file(directory, 12) == "shop/sales__1__-7/data/a1/5/9/0000000012.parquet"
+    series = names.series(odd, 9, 5)
+    first = names.next(series, 0, {"directory": "another", "index": 7})
+    assert first["path"] == "shop/sales__1__-7/data/a1/5/9/0000000001.parquet"
+    assert names.next(series, 0, first)["path"] == "shop/sales__1__-7/data/a1/5/9/0000000002.parquet"
 
 
 def test_an_s3_warehouse_is_reached_as_its_uri_says(tmp_path: Path) -> None:

@@ -263,13 +263,39 @@ def layout(separator: str = "day", **more: Any) -> Layout:
 
 def test_a_layout_names_directories_and_files():
     day = layout()
-    place = place_of(make_table("shop", "orders", column("id", 8, 3)), 7, 400)
-    directory = day.directory(place, day.date(ms("2026-03-01T23:59:59")))
-    assert directory == "shop/orders/400/2026-03-01"
-    assert day.data_file(directory, 3) == "shop/orders/400/2026-03-01/CDC00000000000000000003.csv"
-    none = layout("none", fileIndexWidth=6)
-    assert none.date(ms("2026-03-01T00:00:00")) == ""
-    assert none.data_file(none.directory(place, ""), 12) == "shop/orders/400/CDC000012.csv"
+    series = day.series(make_table("shop", "orders", column("id", 8, 3)), 7, 400)
+    first = day.next(series, ms("2026-03-01T23:59:59"), {})
+    assert (first["directory"], first["index"], first["date"]) == ("shop/orders/400/2026-03-01", 1, "2026-03-01")
+    assert first["path"] == "shop/orders/400/2026-03-01/CDC00000000000000000001.csv"
+    none = layout("none", fileIndexWidth=6).next(series, ms("2026-03-01T00:00:00"), {})
+    assert (none["path"], none["date"]) == ("shop/orders/400/CDC000001.csv", "")
+
+
+def test_rule_15_a_file_goes_on_from_the_tables_last_one():
+    """Whatever the clock: numbers belong to directories, and one that was left is never entered again."""
+    first, second, third = (ms(f"2026-03-0{day}T12:00:00") for day in (1, 2, 3))
+    output: dict[str, Any] = {}
+    found = []
+    for names, series, clock in (
+        (layout(), "shop/t/400", second),
+        (layout(), "shop/t/400", first),
+        (layout(), "shop/t/400", third),
+        (layout(), "shop/t/500", second),
+        (layout("none"), "shop/t/500", third),
+        (layout("none"), "shop/t/600", third),
+    ):
+        output = names.next(series, clock, output)
+        found.append(output["path"].removeprefix("shop/t/").replace("0" * 19, ""))
+    assert found == [
+        "400/2026-03-02/CDC1.csv",
+        "400/2026-03-02/CDC2.csv",
+        "400/2026-03-03/CDC1.csv",
+        "500/2026-03-03/CDC1.csv",
+        "500/2026-03-03/CDC2.csv",
+        "600/2026-03-03/CDC1.csv",
+    ]
+    as_in_a_snapshot_of_0_1_0 = {"directory": "", "index": 0, "date": "2026-03-02"}
+    assert layout().next("shop/t/400", first, as_in_a_snapshot_of_0_1_0)["path"].startswith("shop/t/400/2026-03-02/CDC")
 
 
 def test_canal_json_files_end_as_ticdcs_do():
@@ -327,8 +353,9 @@ def test_what_counts_as_published(path, published):
 def test_by_id_each_partition_has_a_folder_with_its_schema_file(tmp_path):
     by_id = layout(useTableIdAsPath=True)
     table = make_table("shop", "a/b", column("id", 8, 3))  # whose name would be no folder
-    directory = by_id.directory(by_id.place(table, 7, 400), by_id.date(ms("2026-03-01T00:00:00")))
-    assert by_id.data_file(directory, 3) == "7/400/2026-03-01/CDC00000000000000000003.csv"
+    output = by_id.next(by_id.series(table, 7, 400), ms("2026-03-01T00:00:00"), {})
+    directory = output["directory"]
+    assert output["path"] == "7/400/2026-03-01/CDC00000000000000000001.csv"
     assert parse_index_path(index_file(directory)) == directory
     path = write_schema_file(LocalStore(tmp_path / "sink"), table, 400, table_id=7)
     assert path == f"7/meta/schema_400_{SchemaFile.of(table, 400).checksum:010}.json"

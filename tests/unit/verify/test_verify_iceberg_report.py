@@ -98,7 +98,7 @@ class Scene:
         sink.open()
         taken = Taken(log.state, "")
         sink.settle_in(taken, [(info.id, info, self.start_ts, True)])
-        place = sink.names.place(info, info.id, self.start_ts)
+        output = sink.outputs.next(sink.outputs.series(info, info.id, self.start_ts), 1, {})
         entry = PlanEntry.model_validate(
             {
                 "entry": 0,
@@ -106,10 +106,7 @@ class Scene:
                 "table_id": info.id,
                 "from": log.state.position(info.id),
                 "to": Position.end_of(self.end_ts),
-                "path": sink.names.data_file(place, 1),
-                "directory": place,
-                "index": 1,
-                "date": "",
+                "output": output,
                 "table_version": self.start_ts,
                 "table_info": "t",
                 "estimate": 1,
@@ -125,7 +122,7 @@ class Scene:
         options = config["spec"]["sink"]["iceberg"]
         claim = Claim(name_of(log.state), info.id, 1, "a", 0)
         target = Entry(
-            claim, EntryId(3, 0), self.end_ts, entry.path, info, self.start_ts, info.output_columns, 1, "UTC", options
+            claim, EntryId(3, 0), self.end_ts, output, info, self.start_ts, info.output_columns, 1, "UTC", options
         )
         failures: list[BaseException] = []
         written: list[Written] = []

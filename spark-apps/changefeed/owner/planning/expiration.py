@@ -6,7 +6,7 @@ checkpoint's contain only rows below the checkpoint, and all have been written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from datetime import UTC, datetime
 
 from changefeed.model.tso import physical_ms
 from changefeed.owner.transaction_log.state import State
@@ -14,14 +14,19 @@ from changefeed.owner.transaction_log.state import State
 _DAY_MS = 24 * 60 * 60 * 1000
 
 
-def expires_before(state: State, days: int, date: Callable[[int], str]) -> str | None:
+def expires_before(state: State, days: int) -> str | None:
     """The day from which on files are kept, if more of them have expired than the log knows; else None.
 
-    `days`: how long files are kept, 0: for ever. `date`: the day of a time in ms, as directories are named.
+    `days`: how long files are kept, 0: for ever.
     """
     if not days or state.finished:
         return None
-    before = date(physical_ms(state.checkpoint_ts) - days * _DAY_MS)
+    before = _day(physical_ms(state.checkpoint_ts) - days * _DAY_MS)
     # Nothing was planned before the changefeed's start: what has not begun need not be given up.
-    known = max(date(physical_ms(state.from_ts)), state.expired_before)
+    known = max(_day(physical_ms(state.from_ts)), state.expired_before)
     return before if before > known else None
+
+
+def _day(ms: int) -> str:
+    """As directories are named that expire (spec.sink.storage.dateSeparator: day)."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d")

@@ -1,15 +1,17 @@
-"""The entries of a plan record, made of the planner's cuts: names and indexes come from the log (rule 15). Pure."""
+"""The entries of a plan record, made of the planner's cuts. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import PlanEntry
 from changefeed.owner.planning.planner import Cut
 from changefeed.owner.transaction_log.state import State
+from changefeed.sink.contract import Outputs
 
 
 @dataclass(frozen=True)
@@ -19,51 +21,29 @@ class Table:
     table_id: int  # physical
     table_info: str  # hash
     table_version: int
-    place: str  # its directory but for the date
+    series: str  # of its outputs
     name: str = ""
 
 
 def make_plan(
-    state: State,
-    cuts: Iterable[Cut],
-    tables: Mapping[int, Table],
-    date: str,
-    directory: Callable[[str, str], str],
-    data_file: Callable[[str, int], str],
-    schema_files: Container[tuple[int, int]],
+    state: State, cuts: Iterable[Cut], tables: Mapping[int, Table], outputs: Outputs, pd_ms: int
 ) -> tuple[PlanEntry, ...]:
-    """The entries of a plan record: names and indexes come from the log (rule 15).
+    """The entries of a plan record at `pd_ms`: what they are written to follows from the log (rule 15).
 
-    `date` is the sink's date of the plan's pd_ms ("" when directories have none); a dispatcher whose newest directory
-    has a later one stays there, so `directory(place, date)` must go by the date it is given. It and
-    `data_file(directory, index)` give paths below the sink's root. `schema_files` holds
-    (dispatcher, table_version) of the schema files known to exist. Raises NeedsHuman when one is missing (rule 26) or
-    when a cut does not go on from the log.
+    Raises NeedsHuman when a cut does not go on from the log.
     """
     entries: list[PlanEntry] = []
-    reached: dict[int, tuple[Position, str, int]] = {}
+    reached: dict[int, tuple[Position, dict[str, Any]]] = {}
     for number, cut in enumerate(cuts):
         table = tables[cut.dispatcher]
-        if (cut.dispatcher, table.table_version) not in schema_files:
-            raise NeedsHuman(
-                f"The schema file of dispatcher {cut.dispatcher}, version {table.table_version}, has not been written.",
-                "Report this as a bug, with the log.",
-            )
-        last = state.dispatchers.get(cut.dispatcher)
-        day = max(date, last.date) if last else date
-        place = directory(table.place, day)
-        start, before, index = reached.get(cut.dispatcher) or (
-            state.position(cut.dispatcher),
-            last.directory if last else "",
-            last.next_index if last else 1,
-        )
+        start, last = reached.get(cut.dispatcher) or (state.position(cut.dispatcher), state.output(cut.dispatcher))
         if not cut.from_ <= start < cut.to:
             raise NeedsHuman(
                 f"Dispatcher {cut.dispatcher} is planned up to {cut.from_.commit_ts}, "
                 f"in the log up to {start.commit_ts}.",
                 "Report this as a bug, with the log.",
             )
-        index = index if place == before else 1
+        output = outputs.next(table.series, pd_ms, last)
         entries.append(
             PlanEntry.model_validate(
                 {
@@ -72,10 +52,7 @@ def make_plan(
                     "table_id": table.table_id,
                     "from": start,
                     "to": cut.to,
-                    "path": data_file(place, index),
-                    "directory": place,
-                    "index": index,
-                    "date": day,
+                    "output": output,
                     "table_version": table.table_version,
                     "table_info": table.table_info,
                     "estimate": cut.estimate,
@@ -83,5 +60,5 @@ def make_plan(
                 }
             )
         )
-        reached[cut.dispatcher] = (cut.to, place, index + 1)
+        reached[cut.dispatcher] = (cut.to, output)
     return tuple(entries)

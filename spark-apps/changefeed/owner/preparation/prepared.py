@@ -77,7 +77,7 @@ class Prepared:
     def planned_tables(self) -> dict[int, Table]:
         return {
             dispatcher: Table(
-                dispatcher, info.hash, version, self.sink.names.place(info, dispatcher, version), info.full_name
+                dispatcher, info.hash, version, self.sink.outputs.series(info, dispatcher, version), info.full_name
             )
             for dispatcher, info in self.tables.items()
             for version in [self.table_version(dispatcher)]

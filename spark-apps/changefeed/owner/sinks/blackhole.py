@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.sinks.driven import Taken, Unfiled, Versions
+from changefeed.owner.sinks.driven import Taken, Versions
 from changefeed.owner.transaction_log.state import State
 from changefeed.sink.blackhole import BlackholeDdlSink, BlackholeJob
+from changefeed.sink.contract import Outputs
 
 _ENTRY_BYTES = 64 << 20
 
@@ -18,7 +19,7 @@ class DrivenBlackhole:
     uri = "blackhole://"
     in_order = True
     may_leave_out = False
-    names = Unfiled()
+    outputs = Outputs()
     fingerprint = "blackhole"
     file_size = _ENTRY_BYTES
 

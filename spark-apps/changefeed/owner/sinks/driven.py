@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.owner import Names
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.contract import DdlSink, SinkJob
+from changefeed.sink.contract import DdlSink, Outputs, SinkJob
 
 Versions = Iterable[tuple[int, TableInfo, int, bool]]
 """(dispatcher, definition, table version, whether readers have not been told of it) of the tables that a run has."""
@@ -43,7 +42,7 @@ class DrivenSink(Protocol):
         ...
 
     @property
-    def names(self) -> Names: ...
+    def outputs(self) -> Outputs: ...
 
     @property
     def fingerprint(self) -> str:
@@ -86,23 +85,6 @@ class DrivenSink(Protocol):
         ...
 
     def release(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Unfiled:
-    """Implements Names for sinks without files: the names only tell entries apart."""
-
-    def date(self, pd_ms: int) -> str:
-        return ""
-
-    def directory(self, place: str, date: str) -> str:
-        return place
-
-    def data_file(self, directory: str, index: int) -> str:
-        return f"{directory}/{index}"
-
-    def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
-        return f"{dispatcher}/{table_version}"
 
 
 def name_of(state: State) -> str:

@@ -59,7 +59,7 @@ class DrivenIceberg:
         assert spec is not None, "the sink is iceberg"
         self.uri = spec.warehouse
         self.file_size = spec.file_size
-        self.names = FileNames("")
+        self.outputs = FileNames("")
         self._upsert = spec.mode == "upsert"
         self._place = place_of(changefeed, secrets_dir)
         self._tables: dict[int, tuple[TableInfo, int]] = {}
@@ -83,7 +83,7 @@ class DrivenIceberg:
         pass
 
     def settle_in(self, taken: Taken, tables: Versions) -> None:
-        self.names = FileNames(taken.state.origin)
+        self.outputs = FileNames(taken.state.origin)
         self._tables = {dispatcher: (table, version) for dispatcher, table, version, _ in tables}
         for table, _ in self._tables.values():
             table_schema(table, upsert=self._upsert)

@@ -8,10 +8,10 @@ from pathlib import Path
 from changefeed.errors import InvalidSpec
 from changefeed.objectstore.patience import Patience
 from changefeed.owner import places
-from changefeed.owner.sinks.driven import Taken, Unfiled, Versions, name_of
+from changefeed.owner.sinks.driven import Taken, Versions, name_of
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.contract import DdlSink
+from changefeed.sink.contract import DdlSink, Outputs
 from changefeed.sink.kafka.codec.choice import fingerprint
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
 from changefeed.sink.kafka.entry_writer import KafkaJob
@@ -53,7 +53,7 @@ class DrivenKafka:
 
     in_order = True
     may_leave_out = False
-    names = Unfiled()
+    outputs = Outputs()
     file_size = _ENTRY_BYTES
 
     def __init__(self, changefeed: Changefeed, secrets_dir: Path | None = None) -> None:

@@ -9,10 +9,10 @@ from changefeed.errors import InvalidSpec, UnknownThing
 from changefeed.filter.ddl import leaves_ddls_out
 from changefeed.objectstore.patience import Patience
 from changefeed.owner import places
-from changefeed.owner.sinks.driven import Taken, Unfiled, Versions, name_of
+from changefeed.owner.sinks.driven import Taken, Versions, name_of
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.contract import Claim
+from changefeed.sink.contract import Claim, Outputs
 from changefeed.sink.mysql.ddl import MysqlDdlSink
 from changefeed.sink.mysql.ddl_record import DdlTable
 from changefeed.sink.mysql.definitions.check import check
@@ -43,7 +43,7 @@ class DrivenMysql:
 
     in_order = True
     may_leave_out = False
-    names = Unfiled()
+    outputs = Outputs()
     fingerprint = "mysql-1"
     file_size = _ENTRY_BYTES
 

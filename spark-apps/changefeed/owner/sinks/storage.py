@@ -36,7 +36,7 @@ class DrivenStorage:
         self._options = effective(changefeed)["spec"]["sink"]["storage"]
         self.store = open_store(place.uri, places.SINK_FIELD, place.secret)
         self.folder = self.store  # of the generation that is written
-        self.names = Layout.of(self._options)
+        self.outputs = Layout.of(self._options)
         self.fingerprint = codec_of(self._options).fingerprint
         self.file_size = changefeed.storage.file_size
 
@@ -66,14 +66,14 @@ class DrivenStorage:
         claim(self.folder, state.uid, taken.state_uri, generation=state.generation)
         for dispatcher, table, version, is_new in tables:
             if is_new:
-                table_id = dispatcher if self.names.by_id else None
+                table_id = dispatcher if self.outputs.by_id else None
                 write_schema_file(self.folder, table, version, table_id=table_id)
 
     def job(self) -> StorageJob:
         return StorageJob(self.folder.place)
 
     def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> DdlSink:
-        return StorageDdlSink(self.folder, poll_fence, patience, by_id=self.names.by_id)
+        return StorageDdlSink(self.folder, poll_fence, patience, by_id=self.outputs.by_id)
 
     def expired(self, before: str) -> Iterator[Callable[[], None]]:
         return (partial(self.folder.delete, path) for path, _ in self.folder.list() if is_expired(path, before))

@@ -8,8 +8,8 @@ Why the checks are the right ones:
 
 1. *A driver dies between plan and commit.* Its successor's epoch record leaves `plans` as they were, each with the
    config under which it was recorded (rule 10): they are finished as they stand, and committed by the successor.
-2. *A plan while others are open.* It goes on where what is planned of its dispatchers ends, in ts and in names: no two
-   plans name the same rows or the same file. A dispatcher's position moves with the plan, not with the commit.
+2. *A plan while others are open.* It goes on where what is planned of its dispatchers ends: no two plans name the same
+   rows. A dispatcher's position moves with the plan, not with the commit, and so does the output that the next follows.
 3. *A dispatcher is idle for a day.* No entry says so; the recorded checkpoint does. It resumes at
    max(last planned `to`, recorded checkpoint) (rule 11): `State.planned_ts`, where a plan must start.
 4. *The checkpoint moves while files are open.* It can't pass the start of any of them, or a row at or below a published
@@ -17,8 +17,8 @@ Why the checks are the right ones:
 5. *The second file of a dispatcher is done, the first is not.* A commit record that names the second alone would have
    an index file vouch for the first (rule 8), and a flushed ts for its rows: refused. Files of different dispatchers
    are committed in any order.
-6. *A driver with a slow clock takes over.* Date and table version of a dispatcher never fall (rule 15). Therefore a
-   directory that was left is never entered again, and one counter, of the newest directory, is enough.
+6. *A driver takes over before a DDL is executed that its predecessor had executed.* The table version of a dispatcher
+   never falls. Its newest output is kept across DDLs, so that the sink can name what follows (rule 15).
 
 A rewind (spec.restart) begins a new generation: a folder of its own beside the sink, where everything after a ts is
 written again. No checkpoint goes back for it: each generation has its own `metadata`, whose checkpoint only grows
@@ -281,34 +281,24 @@ def _check_ranges(record: PlanRecord, position: Position, entries: list[PlanEntr
 
 
 def _advance(record: PlanRecord, state: State, entries: list[PlanEntry]) -> DispatcherState:
-    """The dispatcher once its entries are planned. Refuses names that could meet earlier ones (rule 15)."""
+    """The dispatcher once its entries are planned."""
     first, ts = entries[0], state.checkpoint_ts
     now = state.dispatchers.get(first.dispatcher)
     now = now or DispatcherState(dispatcher=first.dispatcher, table_id=first.table_id, flushed_ts=ts, planned_ts=ts)
     for entry in entries:
         if now.table_id not in (0, entry.table_id):
             _refuse(record, f"entry {entry.entry} is of table {entry.table_id}, its dispatcher of {now.table_id}")
-        if entry.table_version < now.table_version or entry.date < now.date:
-            _refuse(
-                record,
-                f"entry {entry.entry} goes back to version {entry.table_version}, date {entry.date!r} "
-                f"from {now.table_version}, {now.date!r}",
-            )
-        same_place = (entry.table_version, entry.date) == (now.table_version, now.date) and now.directory != ""
-        if same_place != (entry.directory == now.directory):
-            _refuse(record, f"entry {entry.entry} is in {entry.directory!r}; the dispatcher is at {now.directory!r}")
-        index = now.next_index if same_place else 1
-        if entry.index != index:
-            _refuse(record, f"entry {entry.entry} has index {entry.index} in {entry.directory!r}; the next is {index}")
+        if entry.table_version < now.table_version:
+            _refuse(record, f"entry {entry.entry} goes back to version {entry.table_version} from {now.table_version}")
+        if entry.output and entry.output == now.output:
+            _refuse(record, f"entry {entry.entry} is written to {entry.output}, as the one before it is (rule 15)")
         now = DispatcherState(
             dispatcher=entry.dispatcher,
             table_id=entry.table_id,
             flushed_ts=now.flushed_ts,
             planned_ts=entry.to.commit_ts,
             table_version=entry.table_version,
-            directory=entry.directory,
-            next_index=index + 1,
-            date=entry.date,
+            output=entry.output,
             table_info=entry.table_info,
             definition=entry.table_info,
             newest=now.newest,
@@ -345,7 +335,8 @@ def _without(
             waiting.add(entry.dispatcher)
             continue
         if entry.dispatcher in waiting:
-            _refuse(record, f"it commits {entry.path}, but not what dispatcher {entry.dispatcher} has before it")
+            name, before = f"entry {entry.entry} of plan {plan}", f"what dispatcher {entry.dispatcher} has before it"
+            _refuse(record, f"it commits {name}, but not {before}")
         changes = advanced.setdefault(entry.dispatcher, {})
         changes["flushed_ts"] = _whole_ts(entry.to)
         if rows.pop((plan, entry.entry)):
@@ -409,7 +400,7 @@ def _ddl(state: State, record: DdlRecord) -> dict[str, Any]:
 
 
 def _follow(state: State, record: DdlRecord, dispatcher: int, definition: str) -> DispatcherState:
-    """The dispatcher after the DDL: its next file is the first in a directory of the new version.
+    """The dispatcher after the DDL: its next entry is of the new version.
 
     One that joins may be known: rules that selected its table before do so no more, and a rename brings it back.
     """
@@ -423,8 +414,6 @@ def _follow(state: State, record: DdlRecord, dispatcher: int, definition: str) -
             "flushed_ts": record.ts,
             "planned_ts": record.ts,
             "table_version": record.ts,
-            "directory": "",
-            "next_index": 1,
             "definition": definition,
             "newest": known.newest if dispatcher in record.involved else None,
         }

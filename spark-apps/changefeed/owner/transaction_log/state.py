@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
@@ -34,19 +34,27 @@ class NewestEntry(_Frozen):
 
 
 class DispatcherState(_Frozen):
-    """How far one dispatcher's files have got, and where the next one goes."""
+    """How far one dispatcher's entries have got."""
 
     dispatcher: int  # span_id
     table_id: int  # 0: joined by a DDL, nothing planned yet
     flushed_ts: Ts  # every row <= it is in committed files; see State.flushed_ts for the one to resume at
-    planned_ts: Ts  # every row <= it is in files that are planned; what follows names the next one
+    planned_ts: Ts  # every row <= it is in entries that are planned; what follows is the newest one's
     table_version: Ts = 0
-    directory: str = ""
-    next_index: int = 1  # of the next file in `directory`
-    date: str = ""  # of `directory`
+    output: dict[str, Any] = {}  # which the next one's follows
     table_info: str = ""  # hash of the newest entry's TableInfo
     definition: str = ""  # hash of the TableInfo of `table_version`; "": not known
     newest: NewestEntry | None = None  # also None: it was committed before this was kept
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_0_1_0_wrote_it(cls, value: object) -> object:
+        """It kept where the next file goes."""
+        if not isinstance(value, dict) or "next_index" not in value:
+            return value
+        before = dict(value)
+        directory, index, date = before.pop("directory"), before.pop("next_index") - 1, before.pop("date")
+        return {**before, "output": {"directory": directory, "index": index, "date": date}}
 
 
 class Epoch(_Frozen):
@@ -189,6 +197,11 @@ class State(_Frozen):
         """Whether its table was altered while no rule selected it: no DDL record says from which ts on."""
         known = self.dispatchers.get(dispatcher)
         return known is not None and known.definition not in ("", table_info)
+
+    def output(self, dispatcher: int) -> dict[str, Any]:
+        """Of the dispatcher's newest entry; {}: there is none, or it needed none."""
+        known = self.dispatchers.get(dispatcher)
+        return known.output if known else {}
 
     def position(self, dispatcher: int) -> Position:
         """Where the dispatcher's next entry must start."""

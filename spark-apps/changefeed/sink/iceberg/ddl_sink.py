@@ -138,7 +138,7 @@ class IcebergDdlSink:
     def _added(self, found: Table, table: TableInfo, written: Sequence[Written]) -> list[Added]:
         """Deletes reach only what is in earlier snapshots, so upserted entries of a dispatcher come one by one."""
         if not self._upsert:
-            return [Added(tuple(self._file(found, entry.path) for entry, _ in written))]
+            return [Added(tuple(self._file(found, entry.output["path"]) for entry, _ in written))]
         keys = [field_id(column) for column in key_of(table)]
         by_dispatcher: dict[int, list[PlanEntry]] = defaultdict(list)
         for entry, _ in written:
@@ -147,8 +147,8 @@ class IcebergDdlSink:
         return [self._upserted(found, [entry for entry in each if entry], keys) for each in rounds]
 
     def _upserted(self, found: Table, entries: Sequence[PlanEntry], keys: Sequence[int]) -> Added:
-        rows = [self._read(found, entry.path) for entry in entries]
-        deletes = [self._read(found, deletes_file(entry.path), keys) for entry in entries]
+        rows = [self._read(found, entry.output["path"]) for entry in entries]
+        deletes = [self._read(found, deletes_file(entry.output["path"]), keys) for entry in entries]
         return Added(tuple(file for file in rows if file), tuple(file for file in deletes if file))
 
     def _file(self, found: Table, path: str) -> DataFile:

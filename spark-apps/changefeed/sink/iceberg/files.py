@@ -61,12 +61,12 @@ def encode_files(
         if upsert:
             rows, keys = _settled(entry, list(chunks), schema)
             if rows is not None and keys is not None:
-                write(entry.path, rows.schema, _groups([rows]))
-                write(deletes_file(entry.path), keys.schema, _groups([keys]))
+                write(entry.output["path"], rows.schema, _groups([rows]))
+                write(deletes_file(entry.output["path"]), keys.schema, _groups([keys]))
         else:
             batches = (pa.Table.from_batches([typed(records)]).cast(schema) for records in chunks)
             if (first := next((batch for batch in batches if batch.num_rows), None)) is not None:
-                write(entry.path, schema, _groups(_behind(first, batches)))
+                write(entry.output["path"], schema, _groups(_behind(first, batches)))
         cpu.went_to("encode")
     except BaseException:
         for spool in made.values():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.contract import Outputs
 
 WAREHOUSE = "spec.sink.iceberg.warehouse"
 
@@ -20,21 +23,19 @@ def folder_of(table: TableInfo) -> str:
 
 
 @dataclass(frozen=True)
-class FileNames:
-    """Implements Names. `log`: names the changefeed's log, so that no other one's files have these names."""
+class FileNames(Outputs):
+    """Names of an entry's files: an output has the `path` of its rows, and its number in a `directory`, `index`.
+
+    `log`: names the changefeed's log, so that no other one's files have these names.
+    """
 
     log: str
 
-    def date(self, pd_ms: int) -> str:
-        return ""
+    def next(self, series: str, pd_ms: int, last: Mapping[str, Any]) -> dict[str, Any]:
+        index = last["index"] + 1 if last.get("directory") == series else 1
+        return {"path": f"{series}/{index:010}{_DATA}", "directory": series, "index": index}
 
-    def directory(self, place: str, date: str) -> str:
-        return place
-
-    def data_file(self, directory: str, index: int) -> str:
-        return f"{directory}/{index:010}{_DATA}"
-
-    def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
+    def series(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
         return f"{folder_of(table)}/data/{self.log}/{table_version}/{dispatcher}"
 
 

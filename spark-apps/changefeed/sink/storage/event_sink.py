@@ -78,4 +78,4 @@ def _append(spool: Spool, encoded: Iterator[pa.Buffer], cpu: CpuTime) -> None:
 def _encode_one(
     entry: Entry, chunks: Iterable[Records], folder: Path, patience: Patience, cpu: CpuTime
 ) -> dict[str, Spool]:
-    return {entry.path: encode_entry(entry, chunks, folder, patience, cpu)}
+    return {entry.output["path"]: encode_entry(entry, chunks, folder, patience, cpu)}

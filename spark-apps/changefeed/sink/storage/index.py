@@ -15,8 +15,8 @@ from changefeed.sink.storage.layout import index_file, index_of
 
 def ends(entries: Iterable[PlanEntry]) -> list[tuple[str, int, str]]:
     """(directory, index, path) of the last entry in each directory: what its index file says."""
-    last = {entry.directory: (entry.directory, entry.index, entry.path) for entry in entries}
-    return list(last.values())
+    last = {entry.output["directory"]: entry.output for entry in entries}
+    return [(directory, output["index"], output["path"]) for directory, output in last.items()]
 
 
 def write_index(store: ObjectStore, directory: str, index: int, path: str, last: LastWritten | None = None) -> bool:

@@ -1,6 +1,8 @@
 """Where things are below a sink's root: TiCDC's paths (docs/sink-files.md). Pure functions, no I/O.
 
-A name must never depend on a clock: dates come from the plan's PD time, indexes from the log (rule 15).
+A name must never depend on a clock: dates come from the plan's PD time, indexes from the log (rule 15). A driver with a
+slow clock that takes over stays at the newest date. So a directory that was left is never entered again, and one
+counter, of the newest directory, is enough.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 
 from changefeed.errors import NeedsHuman
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.contract import Outputs
 
 METADATA = "metadata"
 CLAIM = ".changefeed-owner.json"
@@ -56,8 +59,10 @@ class Directory:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Names of a changefeed's data files."""
+class Layout(Outputs):
+    """Names of a changefeed's data files. An output has the file's `path`, its `directory`, the `index` there from 1,
+    and the directory's `date`, "" where it has none.
+    """
 
     date_separator: str
     index_width: int
@@ -75,14 +80,17 @@ class Layout:
         """See `date_of`."""
         return date_of(self.date_separator, pd_ms, last)
 
-    def directory(self, place: str, date: str) -> str:
-        return f"{place}/{date}" if date else place
-
-    def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
-        """See `place_of`. By id: each partition has a folder as a table has."""
+    def series(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
+        """The directory but for its date, see `place_of`. By id: each partition has a folder as a table has."""
         if self.by_id:
             return version_directory(str(dispatcher), table_version)
         return place_of(table, dispatcher, table_version)
+
+    def next(self, series: str, pd_ms: int, last: Mapping[str, Any]) -> dict[str, Any]:
+        date = self.date(pd_ms, last.get("date", ""))
+        directory = f"{series}/{date}" if date else series
+        index = last["index"] + 1 if last.get("directory") == directory else 1
+        return {"path": self.data_file(directory, index), "directory": directory, "index": index, "date": date}
 
     def data_file(self, directory: str, index: int) -> str:
         return data_file(directory, index, self.index_width, self.extension)

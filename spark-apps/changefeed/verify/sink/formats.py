@@ -194,7 +194,8 @@ def read_formats(store: ObjectStore, log: str, current: Mapping[str, Any]) -> Fo
         if record["kind"] == "epoch":
             configs[record["epoch"]] = Format.of(record["config"]["spec"])
         elif record["kind"] == "plan":
-            epochs_of.update((entry["path"], record["epoch"]) for entry in record["entries"])
+            outputs = (entry.get("output", entry) for entry in record["entries"])  # 0.1.0 had its members in the entry
+            epochs_of.update((output.get("path", ""), record["epoch"]) for output in outputs)
     newest = Format.of(current)
     planned = {path: configs.get(epoch, newest) for path, epoch in epochs_of.items()}
     return Formats(planned, [newest, *(configs[epoch] for epoch in sorted(configs, reverse=True))])
