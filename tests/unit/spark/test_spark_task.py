@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +16,17 @@ from changefeed.spark import task as module
 from changefeed.spark.task import run_task
 from changefeed.upstream.access import Access
 from changefeed.wire.owner import OwnerAddress
-from spark_owner import Owner
+from pipeline_owner import Owner, listening
 
 PIPELINE = PipelineJob("shop/feed", Location("file:///state"), StorageJob(Location("file:///lake")))
 LIMITS = Limits(quota_bytes=1 << 30, roll_bytes=1 << 20, roll_interval=0.5, gather_s=0.1)
 PULLERS = PullerJob(2, Access(("http://pd:2379",)), Location("file:///state"), LIMITS)
+
+
+@pytest.fixture
+def owner() -> Iterator[Owner]:
+    with listening() as made:
+        yield made
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, 
 from changefeed.sink.contract import Entry
 from changefeed.sink.spool import Spool
 from changefeed.sink.storage.event_sink import encode_entry
-from spark_owner import DEADLINE_S, EPOCH, NONCE
+from pipeline_owner import DEADLINE_S, EPOCH, NONCE
 
 TABLE_ID = 77
 STORAGE = {

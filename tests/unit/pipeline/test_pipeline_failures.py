@@ -34,8 +34,8 @@ from changefeed.sink.spool import Spool
 from changefeed.sink.storage import event_sink
 from changefeed.sink.storage.event_sink import encode_entry
 from changefeed.wire import owner_pb2 as pb
-from spark_files import Encodings, Sink, content_of, make_work, path_of
-from spark_owner import DEADLINE_S, EPOCH, NONCE, Begin, Owner
+from pipeline_files import Encodings, Sink, content_of, make_work, path_of
+from pipeline_owner import DEADLINE_S, EPOCH, NONCE, Begin, Owner
 
 AWAY = Unavailable("The lake is away.", "Look at it.")
 

@@ -20,8 +20,8 @@ from changefeed.sink import spool as spool_module
 from changefeed.sink.file_sink import PUT
 from changefeed.sink.stages import STAGES
 from changefeed.wire import owner_pb2 as pb
-from spark_files import Encodings, Sink, content_of, make_work, path_of
-from spark_owner import ATTEMPT, DEADLINE_S, SILENCE_S, Begin, Owner
+from pipeline_files import Encodings, Sink, content_of, make_work, path_of
+from pipeline_owner import ATTEMPT, DEADLINE_S, SILENCE_S, Begin, Owner
 
 
 @pytest.mark.parametrize("in_memory", [1 << 20, 0], ids=["in memory", "on disk"])
