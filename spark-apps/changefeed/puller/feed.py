@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
 from types import TracebackType
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -42,16 +41,9 @@ from changefeed.puller.store_stream import GATHER_SECONDS, Ask, StoreStream
 from changefeed.puller.stuck_regions import LOOK_SECONDS, BlockedRegion, StuckRegions, Sweep
 from changefeed.upstream.lock_sweep import LockSweep
 from changefeed.upstream.pd import LocatedRegion
-from changefeed.upstream.regions import Upstream
+from changefeed.upstream.regions import Pd
 from changefeed.upstream.safepoint import lost_history
 from changefeed.wire import cdcpb_pb2
-
-
-class Pd(Upstream, Protocol):
-    async def gc_safepoint(self) -> int:
-        """How far GC may have gone when the call began. Raises Transient or Unavailable."""
-        ...
-
 
 _PD_DOWN_SECONDS = 2.0
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,14 +18,10 @@ from changefeed.model.position import OP_INSERT
 from changefeed.model.rows import RAW_SCHEMA, raw_bytes
 from changefeed.model.table_copy import CopyChunk, TableCopy
 from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.regions import Upstream
+from changefeed.upstream.regions import Pd
 from changefeed.upstream.safepoint import lost_history
 
 _AT_ONCE = 4  # chunks
-
-
-class Pd(Upstream, Protocol):
-    async def gc_safepoint(self) -> int: ...
 
 
 class ScanRateLimit:

@@ -36,6 +36,7 @@ from changefeed.puller.range_lock import LockPart
 from changefeed.puller.reaction import Wait, reaction
 from changefeed.puller.stopped_stores import BEHIND, CONGESTED, Stopped, turns_away
 from changefeed.upstream.channels import kept_out
+from changefeed.upstream.regions import Pd
 from changefeed.upstream.requests import change_data
 from changefeed.wire import cdcpb_pb2
 
@@ -60,16 +61,6 @@ NAMED_SECONDS = 30.0
 BEHIND_SECONDS = 60.0
 
 _Call = grpc.aio.StreamStreamCall[cdcpb_pb2.ChangeDataRequest, bytes]
-
-
-class Addresses(Protocol):
-    """What a stream asks PD for."""
-
-    async def store_address(self, store_id: int) -> str: ...
-
-    def forget_store(self, store_id: int) -> None: ...
-
-    def store_channel(self, address: str) -> grpc.aio.Channel: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +106,7 @@ class StoreStream:
         self,
         store_id: int,
         cluster_id: int,
-        pd: Addresses,
+        pd: Pd,
         receiver: Receiver,
         clock: Clock,
         scratch: Scratch | None = None,

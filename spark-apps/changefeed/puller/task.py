@@ -30,7 +30,7 @@ from changefeed.model.rows import raw_bytes
 from changefeed.model.table_copy import TableCopy
 from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience, Tally
-from changefeed.puller.feed import Data, FeedEvent, Pd, Resolved, SpanFeed, SubscriptionFailed
+from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
 from changefeed.puller.matching.scratch import LocalFile, give_back_memory
 from changefeed.puller.pipeline_metrics import CaptureMetrics, MetricDeltas
 from changefeed.puller.reports import Reports
@@ -39,6 +39,7 @@ from changefeed.puller.store_stream import GATHER_SECONDS
 from changefeed.puller.stuck_regions import BlockedRegion
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
+from changefeed.upstream.regions import Pd
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import PULLER, OwnerAddress, owner_lost
 

@@ -18,7 +18,7 @@ from changefeed.errors import ProtocolViolation
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.locks import LockResolver
 from changefeed.upstream.pd import PATIENCE, LocatedRegion
-from changefeed.upstream.regions import RegionCalls, Upstream, raw_end
+from changefeed.upstream.regions import Pd, RegionCalls, raw_end
 from changefeed.upstream.requests import to_store
 from changefeed.wire import kvrpcpb_pb2
 from changefeed.wire.thinned import MessageColumns
@@ -31,7 +31,7 @@ _FIRST_ROWS = 256
 class Snapshot:
     """The cluster at `ts`. Keys are raw. Every read raises Transient after `patience` seconds without progress."""
 
-    def __init__(self, pd: Upstream, ts: int, patience: float = PATIENCE) -> None:
+    def __init__(self, pd: Pd, ts: int, patience: float = PATIENCE) -> None:
         self.ts = ts
         self._patience = patience
         self._calls = RegionCalls(pd)

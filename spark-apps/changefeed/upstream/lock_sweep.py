@@ -12,7 +12,7 @@ from changefeed.errors import Transient
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.locks import LockResolver, holds_back
 from changefeed.upstream.pd import LocatedRegion
-from changefeed.upstream.regions import RegionCalls, Upstream, raw_end
+from changefeed.upstream.regions import Pd, RegionCalls, raw_end
 from changefeed.upstream.requests import to_store
 from changefeed.wire import kvrpcpb_pb2
 
@@ -29,7 +29,7 @@ class Swept:
 
 
 class LockSweep:
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Pd) -> None:
         self._upstream = upstream
         self._calls = RegionCalls(upstream)
         self._locks = LockResolver(upstream, self._calls, read_ts=0)

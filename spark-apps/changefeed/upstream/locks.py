@@ -14,7 +14,7 @@ from changefeed.errors import ProtocolViolation
 from changefeed.model.tso import physical_ms
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.pd import LocatedRegion, encode_bound
-from changefeed.upstream.regions import RegionCalls, Upstream
+from changefeed.upstream.regions import Pd, RegionCalls
 from changefeed.upstream.requests import to_store
 from changefeed.wire import kvrpcpb_pb2
 
@@ -46,7 +46,7 @@ class LivingTransaction:
 class LockResolver:
     """`read_ts`: living transactions are asked to commit above it; 0: they are left alone."""
 
-    def __init__(self, upstream: Upstream, calls: RegionCalls, read_ts: int) -> None:
+    def __init__(self, upstream: Pd, calls: RegionCalls, read_ts: int) -> None:
         self._upstream = upstream
         self._calls = calls
         self._read_ts = read_ts

@@ -26,13 +26,17 @@ from changefeed.wire import errorpb_pb2, metapb_pb2
 _CALL_TIMEOUT = 10.0
 
 
-class Upstream(Protocol):
-    """What calls to stores need of PD; `upstream.pd.PdClient` is one."""
+class Pd(Protocol):
+    """What pulling and calls to stores need of PD; `upstream.pd.PdClient` is one, those of tests are others."""
 
     @property
     def cluster_id(self) -> int: ...
 
     async def tso(self) -> int: ...
+
+    async def gc_safepoint(self) -> int:
+        """How far GC may have gone when the call began. Raises Transient or Unavailable."""
+        ...
 
     async def scan_regions(self, start: bytes, end: bytes, /) -> Sequence[LocatedRegion]: ...
 
@@ -94,7 +98,7 @@ def reaction_to(error: errorpb_pb2.Error) -> Reaction:
 class RegionCalls:
     """A small region cache and the calls that go by it. For meta reads and locks, not for row data."""
 
-    def __init__(self, pd: Upstream) -> None:
+    def __init__(self, pd: Pd) -> None:
         self._pd = pd
         self._regions: list[LocatedRegion] = []  # disjoint, by start_key
 

@@ -29,12 +29,13 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.patience import REQUESTS
 from changefeed.owner.pulling.known_files import Memory
 from changefeed.owner.serving.certificate import self_signed
-from changefeed.puller.feed import Data, Pd, Resolved
+from changefeed.puller.feed import Data, Resolved
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.stopped_stores import Stopped
 from changefeed.puller.stuck_regions import BlockedRegion
 from changefeed.puller.task import Limits, PullerTask, _address_towards, run_puller
 from changefeed.upstream.access import Access
+from changefeed.upstream.regions import Pd
 from changefeed.upstream.tls import UpstreamTls
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import SERVER_NAME, TASK_NAME, OwnerAddress, RunKey
