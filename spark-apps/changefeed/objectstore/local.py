@@ -4,6 +4,7 @@ See docs/design/rules.md, Rule 19.
 
 An object is written to a temporary file outside the published tree, synced, then linked to its name, which fails if the
 name exists. It must never expose a partial object, overwrite one except by `swap`, or leave anything else in the tree.
+obstore's LocalStore is no substitute: it syncs neither file nor folder, and has no compare-and-swap.
 """
 
 from __future__ import annotations
