@@ -51,9 +51,7 @@ from changefeed.owner.reporting.status import Seen, Status
 from changefeed.owner.reporting.status_writer import StatusReports, StatusWriter
 from changefeed.owner.reporting.view import View
 from changefeed.owner.serving.calls import Calls
-from changefeed.owner.serving.health import Health
-from changefeed.owner.serving.http_server import served
-from changefeed.owner.serving.inquiry import Inquiry
+from changefeed.owner.serving.http_server import Health, Inquiry, served
 from changefeed.owner.serving.service import OwnerService
 from changefeed.owner.serving.vigilance import TakePlace
 from changefeed.owner.sinks.driven import name_of

@@ -5,19 +5,26 @@ It is a function of the work and the upstream's history alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from changefeed.errors import NeedsHuman
 from changefeed.model.record import SegmentSlice, WorkEntry
-from changefeed.pipeline.integrity import check_integrity
 from changefeed.pipeline.mounter import drop_unseen
 from changefeed.pipeline.recipe import Recipe
 from changefeed.pipeline.sorter import sort_parts
+from changefeed.schema.row.checksums import wrong_rows
+from changefeed.schema.table_info import TableInfo
 from changefeed.sink.records import Records
 from changefeed.sink.stages import CpuTime
+
+_LOG = logging.getLogger(__name__)
 
 #: A chunk ends at so many rows, or at the row that reaches so many raw bytes; both depend on the rows alone (rule 10).
 CHUNK_ROWS = 100_000
@@ -97,3 +104,30 @@ def chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         end = min(start + CHUNK_ROWS, full, rows.num_rows)
         yield rows.slice(start, end - start)
         start = end
+
+
+def check_integrity(integrity: Mapping[str, Any], rows: pa.RecordBatch, table: TableInfo) -> None:
+    """Refuses, or reports, rows whose checksum is not that of their content (`spec.integrity`).
+
+    `integrity`: of the effective spec. `rows`: RAW_SCHEMA; both what each row is and what it was.
+
+    Raises NeedsHuman, or logs one warning for all of them, as `onCorruption` says.
+    """
+    if integrity["level"] == "None":
+        return
+    for side in ("value", "old_value"):
+        values = pc.fill_null(rows.column(side), b"")
+        there = pc.greater(pc.binary_length(values), 0)
+        keys, values = rows.column("key").filter(there), values.filter(there)
+        wrong = wrong_rows(table, keys, values)
+        if not len(wrong):
+            continue
+        first = keys[int(wrong[0])].as_py().hex()
+        said = f"table {table.full_name}, key {first}: the row's checksum is not that of its content"
+        if integrity["onCorruption"] == "Error":
+            raise NeedsHuman(
+                f"{said}.",
+                "Compare the row with the upstream, run ADMIN CHECK TABLE, and fix it there; or let it pass with "
+                "spec.integrity.onCorruption: Warn and a rewind (spec.restart): what was planned keeps its settings.",
+            )
+        _LOG.warning("%s; %d rows of this file are so.", said, len(wrong))

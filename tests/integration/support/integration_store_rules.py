@@ -25,8 +25,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.claim import claim
-from changefeed.sink.storage.ddl_sink import StorageDdlSink
-from changefeed.sink.storage.index import write_index
+from changefeed.sink.storage.ddl_sink import StorageDdlSink, write_index
 from changefeed.sink.storage.metadata import write_metadata
 from integration_s3_proxy import LOST, REFUSED, REPEATED, FaultyProxy
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from changefeed.errors import InvalidSpec
-from changefeed.filter.selectors import written_columns
+from changefeed.filter.selection import written_columns
 from changefeed.spec.filter.filters import ColumnSelector
 from filter_rows import COLUMNS, table
 

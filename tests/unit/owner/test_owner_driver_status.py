@@ -15,9 +15,8 @@ from changefeed.owner.owner import Owner
 from changefeed.owner.reporting.driver_status import driver_status
 from changefeed.owner.reporting.lags import EVERY_MS, Lags
 from changefeed.owner.reporting.progress import Meter
-from changefeed.owner.serving import inquiry
-from changefeed.owner.serving.http_server import served
-from changefeed.owner.serving.inquiry import Inquiry
+from changefeed.owner.serving import http_server
+from changefeed.owner.serving.http_server import Inquiry, served
 from changefeed.spec.driver_status import SAMPLES_MAX, TABLES_MAX, DriverStatus
 from changefeed.spec.parse import parse
 from changefeed.wire import owner_pb2 as pb
@@ -166,7 +165,7 @@ async def test_who_asks_in_another_thread_gets_what_the_loop_says_once_a_second(
 
 
 async def test_a_loop_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inquiry, "_WAIT_S", 0.05)
+    monkeypatch.setattr(http_server, "_STATUS_WAIT_S", 0.05)
     with served(Registry("a", "b"), 0, status=Inquiry(lambda: b"{}").ask) as port:
         code, body = _ask(port)  # on the loop, which stands still
     assert (code, b"event loop has not answered" in body) == (503, True)

@@ -10,16 +10,15 @@ from urllib.request import urlopen
 
 import pytest
 from changefeed.metrics import Registry
-from changefeed.owner.serving import health
-from changefeed.owner.serving.health import Health
-from changefeed.owner.serving.http_server import served
+from changefeed.owner.serving import http_server
+from changefeed.owner.serving.http_server import Health, served
 
 DEADLINE_S = 10.0
 
 
 async def test_a_loop_that_stands_still_is_ill_until_it_turns_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "SILENT_S", 0.2)
-    monkeypatch.setattr(health, "_TURN_EVERY_S", 0.01)
+    monkeypatch.setattr(http_server, "SILENT_S", 0.2)
+    monkeypatch.setattr(http_server, "_TURN_EVERY_S", 0.01)
     watched = Health(lambda: 0.0)
     found: list[str] = []
     seen = threading.Event()

@@ -13,9 +13,8 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.patience import LATE_WRITES, REQUESTS, Patience, Tally
 from changefeed.sink.storage import grow
 from changefeed.sink.storage.claim import claim
-from changefeed.sink.storage.ddl_sink import StorageDdlSink
+from changefeed.sink.storage.ddl_sink import StorageDdlSink, write_index
 from changefeed.sink.storage.grow import LastWritten
-from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.metadata import metadata_body, write_metadata
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -14,6 +16,11 @@ from changefeed.metrics import Registry
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+#: Silence after which a process should be killed. Who watches the JVM kills it before: this is for when that hangs too.
+SILENT_S = 15.0
+_TURN_EVERY_S = 0.5
+_STATUS_WAIT_S = 5.0
+_STATUS_KEPT_S = 1.0  # one answer serves all who ask so soon after it
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
 
 
@@ -67,3 +74,61 @@ def _beside_metrics(
         return metrics(environ, start_response)
 
     return answer
+
+
+class Health:
+    """Whether this driver still works: its event loop runs and Spark's JVM responds. Made on the loop."""
+
+    def __init__(self, jvm_silent_s: Callable[[], float]) -> None:
+        """`jvm_silent_s`: for how long it has not answered; asked in any thread, and must not block."""
+        self._jvm_silent_s = jvm_silent_s
+        self._loop = asyncio.get_running_loop()
+        self._turn()
+
+    def close(self) -> None:
+        self._next.cancel()
+
+    def ill(self) -> str | None:
+        """Why this process should be killed; None while it works. Any thread, at once."""
+        still_s = time.monotonic() - self._turned_at
+        if still_s >= SILENT_S:
+            return f"The driver's event loop has stood still for {still_s:.0f} s."
+        if (silent_s := self._jvm_silent_s()) >= SILENT_S:
+            return f"Spark's JVM has not answered for {silent_s:.0f} s."
+        return None
+
+    def _turn(self) -> None:
+        self._turned_at = time.monotonic()
+        self._next = self._loop.call_later(_TURN_EVERY_S, self._turn)
+
+
+class Inquiry:
+    """Lets the server's threads ask for the status: `make` is called on the loop that this is made on."""
+
+    def __init__(self, make: Callable[[], bytes]) -> None:
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._made_at = float("-inf")
+        self._made = b""
+
+    def ask(self) -> bytes:
+        """Any thread but the loop's. Raises Unavailable when the loop does not answer in time, or has ended."""
+        asked = None
+        try:
+            asked = asyncio.run_coroutine_threadsafe(answer := self._answer(), self._loop)
+            return asked.result(_STATUS_WAIT_S)
+        except TimeoutError:
+            raise Unavailable(f"The driver's event loop has not answered for {_STATUS_WAIT_S:g} s.") from None
+        except RuntimeError:  # of a loop that is closed
+            raise Unavailable("The driver ends.") from None
+        finally:
+            if asked is None:
+                answer.close()
+            else:
+                asked.cancel()
+
+    async def _answer(self) -> bytes:
+        now = time.monotonic()
+        if now - self._made_at >= _STATUS_KEPT_S:
+            self._made, self._made_at = self._make(), now
+        return self._made

@@ -5,7 +5,7 @@ It must never write anything that is not in the log, nor continue once the log s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
@@ -14,8 +14,8 @@ from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Ddl
-from changefeed.sink.storage.grow import LastWritten
-from changefeed.sink.storage.index import ends, write_index
+from changefeed.sink.storage.grow import LastWritten, grow
+from changefeed.sink.storage.layout import index_file, index_of
 from changefeed.sink.storage.metadata import write_metadata
 from changefeed.sink.storage.schema_file import files_of
 from changefeed.sink.storage.schema_file import write as write_schema
@@ -104,3 +104,21 @@ class StorageDdlSink:
                         "No driver of this changefeed did: find the program that writes there and stop it, then start "
                         "again.",
                     ) from error
+
+
+def ends(entries: Iterable[PlanEntry]) -> list[tuple[str, int, str]]:
+    """(directory, index, path) of the last entry in each directory: what its index file says (docs/sink-files.md)."""
+    last = {entry.output["directory"]: entry.output for entry in entries}
+    return [(directory, output["index"], output["path"]) for directory, output in last.items()]
+
+
+def write_index(store: ObjectStore, directory: str, index: int, path: str, last: LastWritten | None = None) -> bool:
+    """Say that data file `path` of `directory`, which has `index`, and all before it exist. See `grow` for errors."""
+    name = path.rpartition("/")[2]
+    if index_of(name) != index or path != f"{directory}/{name}":
+        raise ValueError(f"{path!r} is not data file {index} of {directory!r}")
+    return grow(store, index_file(directory), index, f"{name}\n".encode(), _read, last)
+
+
+def _read(body: bytes) -> int | None:
+    return index_of(body.decode(errors="replace").rstrip("\n"))
