@@ -178,7 +178,7 @@ async def _write_rows(lake: Path, pd: PdClient, life: Life, config: dict[str, An
     frame = images(life.info, versions.table(), selection, Format.of(config["spec"]), print)
     texts = [f"c{n}" for n, column in enumerate(selection.columns) if not column.is_binary]
     frame = frame.with_columns(pl.col(name).cast(pl.String) for name in texts if frame.schema[name] == pl.Binary)
-    directory = lake / life.place / DATE
+    directory = lake / life.directory_stem / DATE
     (directory / "meta").mkdir(parents=True)
     path = directory / f"CDC{1:020}.csv"
     lines = (_line(life, row) for row in frame.sort("commit_ts", "start_ts", "rank", "key").iter_rows(named=True))

@@ -80,15 +80,17 @@ def _query(ends: Ends, gaps: list[Gap]) -> str:
     same_first = " AND ".join(f"f.{key} = l.{key}" for key in since.keys)
     same_before = " AND ".join(f"b.{old} = l.{new}" for old, new in zip(before.keys, since.keys, strict=True))
     stale = max((2 * gap.upto_ts + 2 for gap in gaps if gap.upto_ts is not None), default=0)
-    is_there = "l.place IS NOT NULL AND l.op <> 'D'"
+    is_there = "l.row_index IS NOT NULL AND l.op <> 'D'"
     has_old = "f.has_old" if since.has_old else "false"
     was_changed = "false" if ends.emptied else f"f.op = 'D' OR {has_old}"
-    is_unknown = "false" if ends.emptied else f"b.place IS NULL AND f.op = 'U' AND NOT {has_old}"
-    was_there = f"(b.place IS NOT NULL OR coalesce({was_changed}, false))"
+    is_unknown = "false" if ends.emptied else f"b.row_index IS NULL AND f.op = 'U' AND NOT {has_old}"
+    was_there = f"(b.row_index IS NOT NULL OR coalesce({was_changed}, false))"
     image = [
         f"CASE WHEN {has_old} THEN f.{new}_old ELSE f.{new} END" if since.has_old else f"f.{new}" for _, new in pairs
     ]
-    old = [f"CASE WHEN b.place IS NULL THEN {was} ELSE b.{old} END" for was, (old, _) in zip(image, pairs, strict=True)]
+    old = [
+        f"CASE WHEN b.row_index IS NULL THEN {was} ELSE b.{old} END" for was, (old, _) in zip(image, pairs, strict=True)
+    ]
     differs = " OR ".join(f"{value} IS DISTINCT FROM l.{new}" for value, (_, new) in zip(old, pairs, strict=True))
     values = ", ".join(
         f"CASE WHEN {was_there} THEN {value} ELSE l.{new} END AS c{number}"
@@ -97,9 +99,10 @@ def _query(ends: Ends, gaps: list[Gap]) -> str:
     join = "FULL JOIN" if ends.emptied else "LEFT JOIN"
     return f"""
         WITH ends AS (
-            SELECT arg_min(place, rank) AS first, arg_max(place, rank) AS last FROM {since.table} GROUP BY {since.key}
-        ), f AS (SELECT s.* FROM {since.table} s SEMI JOIN ends ON s.place = ends.first),
-        l AS (SELECT s.* FROM {since.table} s SEMI JOIN ends ON s.place = ends.last)
+            SELECT arg_min(row_index, rank) AS first, arg_max(row_index, rank) AS last
+            FROM {since.table} GROUP BY {since.key}
+        ), f AS (SELECT s.* FROM {since.table} s SEMI JOIN ends ON s.row_index = ends.first),
+        l AS (SELECT s.* FROM {since.table} s SEMI JOIN ends ON s.row_index = ends.last)
         SELECT CASE
             WHEN {is_unknown} THEN 'unknown'
             WHEN b.rank < {stale} THEN 'stale'

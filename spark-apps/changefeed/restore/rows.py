@@ -1,6 +1,6 @@
 """One table's changes in DuckDB, which spills to disk, and the rows that result.
 
-A change has a unique `place`, a `rank` (its commit ts, and whether it leaves a row: a transaction that deletes and
+A change has a unique `row_index`, a `rank` (its commit ts, and whether it leaves a row: a transaction that deletes and
 inserts a row leaves it), `op`, and the columns, text as bytes. A row's newest change is the one with the highest rank,
 in whatever order the changes were loaded: partitions hand rows on to each other.
 """
@@ -43,21 +43,21 @@ class RowChanges:
         self.names = [column.name for column in stored]
         self.keys = [column.name for column in key]
         self.key = ", ".join(self.keys)
-        self._next_place = 0
+        self._next_row_index = 0
         self._rows = 0
         self._folded_rows = 0
         self.has_old = old
         suffixes = ("", "_old") if old else ("",)
         declared = "".join(f", {column.name}{end} {KINDS[column.type]}" for end in suffixes for column in stored)
         self.table = _new_name()
-        meta = f"place UBIGINT, rank UBIGINT, op VARCHAR{', has_old BOOLEAN' if old else ''}"
+        meta = f"row_index UBIGINT, rank UBIGINT, op VARCHAR{', has_old BOOLEAN' if old else ''}"
         db.execute(f"CREATE TABLE {self.table}({meta}{declared})")
 
     def add(self, segment: TableVersion, changes: pa.Table) -> None:
         """`changes`: op, commit_ts, c0..cn, as they stand under the segment's version. Older columns are gone, newer
         ones have what rows have that are older than them.
         """
-        given = changes.append_column("place", pa.array(self._places(changes.num_rows)))
+        given = changes.append_column("row_index", pa.array(self._row_indexes(changes.num_rows)))
         for column in self._stored:
             default = column.default.encode() if isinstance(column.default, str) else column.default
             kind = pa.binary() if column.type == pa.string() else column.type
@@ -82,7 +82,7 @@ class RowChanges:
             values = ["has_old" if has_old else "false", *values, *old]
         self._db.register("given", given)
         try:
-            self._db.execute(f"INSERT INTO {self.table} SELECT place, {_RANK}, op, {', '.join(values)} FROM given")
+            self._db.execute(f"INSERT INTO {self.table} SELECT row_index, {_RANK}, op, {', '.join(values)} FROM given")
         finally:
             self._db.unregister("given")
         self._rows += given.num_rows
@@ -90,9 +90,9 @@ class RowChanges:
     def fold(self) -> None:
         """Leave the newest change of each row that is there then."""
         made = _new_name()
-        newest = f"SELECT arg_max(place, rank) AS place FROM {self.table} GROUP BY {self.key}"
+        newest = f"SELECT arg_max(row_index, rank) AS row_index FROM {self.table} GROUP BY {self.key}"
         self._db.execute(
-            f"CREATE TABLE {made} AS SELECT * FROM {self.table} SEMI JOIN ({newest}) USING (place) WHERE op <> 'D'"
+            f"CREATE TABLE {made} AS SELECT * FROM {self.table} SEMI JOIN ({newest}) USING (row_index) WHERE op <> 'D'"
         )
         self.drop()
         self.table = made
@@ -117,9 +117,9 @@ class RowChanges:
                 return f"{gap.why}; {rows} of its rows have not changed since"
         return ""
 
-    def _places(self, rows: int) -> np.ndarray:
-        self._next_place += rows
-        return np.arange(self._next_place - rows, self._next_place, dtype=np.uint64)
+    def _row_indexes(self, rows: int) -> np.ndarray:
+        self._next_row_index += rows
+        return np.arange(self._next_row_index - rows, self._next_row_index, dtype=np.uint64)
 
 
 def _new_name() -> str:

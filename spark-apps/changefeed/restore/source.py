@@ -127,10 +127,10 @@ class RestoreSource:
         mine = [
             data
             for data in version.data
-            if (file := named.get(data.place)) and (file.schema.lower(), file.table.lower()) == name
+            if (file := named.get(data.directory_stem)) and (file.schema.lower(), file.table.lower()) == name
         ]
-        by_partition = sorted(mine, key=lambda data: (data.place, data.partition))
-        for _, group in groupby(by_partition, key=lambda data: (data.place, data.partition)):
+        by_partition = sorted(mine, key=lambda data: (data.directory_stem, data.partition))
+        for _, group in groupby(by_partition, key=lambda data: (data.directory_stem, data.partition)):
             yield PartitionFiles(segment, tuple(data.directory for data in group))
 
     def rows(
@@ -214,9 +214,9 @@ def _in_utc(rows: pa.Table, segment: TableVersion, time_zone: str) -> pa.Table:
     if time_zone == "UTC":
         return rows
     for number, column in enumerate(segment.columns):
-        for place in {f"c{number}", f"o{number}"} & set(rows.column_names) if column.base == "TIMESTAMP" else ():
-            converted = text_in_utc(pl.Series(pl.from_arrow(rows[place])), time_zone, int(column.scale or 0))
-            rows = rows.set_column(rows.schema.get_field_index(place), place, converted.to_arrow().cast(pa.string()))
+        for name in {f"c{number}", f"o{number}"} & set(rows.column_names) if column.base == "TIMESTAMP" else ():
+            converted = text_in_utc(pl.Series(pl.from_arrow(rows[name])), time_zone, int(column.scale or 0))
+            rows = rows.set_column(rows.schema.get_field_index(name), name, converted.to_arrow().cast(pa.string()))
     return rows
 
 

@@ -19,7 +19,7 @@ _DATE = re.compile(r"\d{4}(-\d\d){0,2}")
 Selects = Callable[[str, str], bool]
 """Whether a table, by schema and name, is to be shown. A database's own DDLs have the name ""."""
 
-Place = tuple[str, ...]
+PartitionName = tuple[str, ...]
 """Schema, table and, of a partitioned one, the folder of a partition."""
 
 
@@ -54,7 +54,7 @@ class TailedChanges:
         self._format_of = format_of
         self._selects = selects
         self._done_ts = self._began_ts = checkpoint(store) if after_ts is None else after_ts
-        self._streams: dict[Place, ChangeStream] = {}
+        self._streams: dict[PartitionName, ChangeStream] = {}
         self._versions = SchemaVersions(store)
 
     def round(self) -> Iterator[TailedChange]:
@@ -64,11 +64,11 @@ class TailedChanges:
             return
         versions = self._versions.upto(upto_ts)
         ddls = [ddl for version in versions for ddl in self._ddls(version)]
-        files: dict[Place, list[DataFile]] = {}
+        files: dict[PartitionName, list[DataFile]] = {}
         ends: dict[str, int] = {}  # of each table, the version behind the one that is looked at
         for version in reversed(versions):
             self._gather(version, ends, files)
-        sources = [self._rows(place, found, upto_ts) for place, found in files.items()]
+        sources = [self._rows(name, found, upto_ts) for name, found in files.items()]
         yield from heapq.merge(sorted(ddls, key=_order), *sources, key=_order)
         self._done_ts = upto_ts
 
@@ -78,25 +78,27 @@ class TailedChanges:
             if file.query and version.ts > self._done_ts and self._selects(file.schema, file.table):
                 yield TailedChange(version.ts, file.schema, file.table, query=file.query)
 
-    def _gather(self, version: WalkedVersion, ends: dict[str, int], files: dict[Place, list[DataFile]]) -> None:
+    def _gather(self, version: WalkedVersion, ends: dict[str, int], files: dict[PartitionName, list[DataFile]]) -> None:
         """Adds the version's data files, by table and partition; the last version comes first."""
         named = self._versions.named(version)
         for data in reversed(version.data):
-            file = named.get(data.place)
+            file = named.get(data.directory_stem)
             if file is None or not self._selects(file.schema, file.table):
                 continue
-            levels = data.directory.path.removeprefix(f"{data.place}/{version.ts}").split("/")
-            partition = [data.place] if self._versions.by_id else [x for x in levels if x and not _DATE.fullmatch(x)]
-            place = (file.schema, file.table, *partition)
-            columns, end = [column.name for column in file.written], ends.get(data.place)
-            files.setdefault(place, [])[:0] = [DataFile(path, columns, end) for path in data.directory.readable]
+            levels = data.directory.path.removeprefix(f"{data.directory_stem}/{version.ts}").split("/")
+            partition = (
+                [data.directory_stem] if self._versions.by_id else [x for x in levels if x and not _DATE.fullmatch(x)]
+            )
+            name = (file.schema, file.table, *partition)
+            columns, end = [column.name for column in file.written], ends.get(data.directory_stem)
+            files.setdefault(name, [])[:0] = [DataFile(path, columns, end) for path in data.directory.readable]
         ends.update(dict.fromkeys(named, version.ts))
 
-    def _rows(self, place: Place, files: list[DataFile], upto_ts: int) -> Iterator[TailedChange]:
-        if place not in self._streams:
-            self._streams[place] = ChangeStream(self._store, self._format_of, self._began_ts)
-        schema, table, *_ = place
-        for row in self._streams[place].read(files, upto_ts):
+    def _rows(self, name: PartitionName, files: list[DataFile], upto_ts: int) -> Iterator[TailedChange]:
+        if name not in self._streams:
+            self._streams[name] = ChangeStream(self._store, self._format_of, self._began_ts)
+        schema, table, *_ = name
+        for row in self._streams[name].read(files, upto_ts):
             yield TailedChange(row.commit_ts, schema, table, row)
 
 

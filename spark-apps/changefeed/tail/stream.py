@@ -86,7 +86,7 @@ class ChangeStream:
         shape = LineShape(names, [pa.string()] * len(names))
         for piece in read_rows(body, file.path, shape, fmt):
             for row in piece.to_pylist():
-                values = {name: row[place] for name, place in zip(names, shape.places, strict=True)}
+                values = {name: row[column] for name, column in zip(names, shape.columns, strict=True)}
                 yield Row(row["commit_ts"], row["op"], values)
 
 

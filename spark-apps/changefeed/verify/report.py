@@ -257,5 +257,7 @@ def _check_published(state: State, sink: files.SinkFiles, result: Result) -> Non
 
 def _directories_of(life: Life, remaining: dict[str, files.DirectoryFiles]) -> list[files.DirectoryFiles]:
     """Its directories by their dates. They are taken out of `remaining`."""
-    mine = sorted(path for path in remaining if path == life.place or path.startswith(f"{life.place}/"))
+    mine = sorted(
+        path for path in remaining if path == life.directory_stem or path.startswith(f"{life.directory_stem}/")
+    )
     return [remaining.pop(path) for path in mine]

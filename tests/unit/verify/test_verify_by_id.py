@@ -43,7 +43,10 @@ def lake(folder: Path) -> LocalStore:
 def test_versions_are_walked_by_id(tmp_path: Path) -> None:
     sink = read_layout(lake(tmp_path), 30)
     found = list(walk(sink, has_dates=True, by_id=True))
-    assert [(version.ts, [data.place for data in version.data]) for version in found] == [(10, ["7"]), (20, ["7"])]
+    assert [(version.ts, [data.directory_stem for data in version.data]) for version in found] == [
+        (10, ["7"]),
+        (20, ["7"]),
+    ]
     assert [len(version.schema_files) for version in found] == [2, 1]
     assert [without_schema_file(version) for version in found] == [[], []]
     assert misplaced(sink, by_id=True) == []

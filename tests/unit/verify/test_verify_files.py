@@ -185,8 +185,8 @@ def test_a_file_and_its_index_that_appear_while_the_sink_is_listed(tmp_path: Pat
 class At:
     """As much of a life as placing directories needs."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, stem: str) -> None:
+        self.directory_stem = stem
 
 
 def test_directories_belong_to_the_version_of_just_that_name(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_o4_the_last_change_of_a_row_decides(ledger: TableLedger) -> None:
 def test_o4_each_kind_of_difference_is_counted_and_the_first_key_is_named(ledger: TableLedger) -> None:
     files: list[Change] = [("I", 1, "2", "a"), ("U", 2, "1", None)]
     found = replay(ledger, {"1": "old", "9": "9"}, files, {"1": "\\N", "3": "3", "9": "8"})
-    assert found == Replay(rows=3, missing=1, extra=1, different=2, place=1, start_key=None, end_key=b"1")
+    assert found == Replay(rows=3, missing=1, extra=1, different=2, row_index=1, start_key=None, end_key=b"1")
     assert replay(ledger, {"9": "9"}, [], {"9": None}) == Replay(1, 0, 0, 1, None, b"9", b"9")
     assert replay(ledger, {}, [], {"9": None}) == Replay(1, 1, 0, 0, None, None, b"9")
     assert replay(ledger, {"9": None}, [], {}) == Replay(0, 0, 1, 0, None, b"9", None)

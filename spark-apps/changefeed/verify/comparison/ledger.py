@@ -1,6 +1,6 @@
 """One table's changes and rows side by side in DuckDB, with a memory limit and a folder to spill to.
 
-For each row it stores its key, its place or position, and 64-bit hashes of its image and of its values: the contents
+For each row it stores its key, its index or position, and 64-bit hashes of its image and of its values: the contents
 are read again if they have to be shown. So disk use does not depend on row size, and memory not on row count.
 """
 
@@ -30,7 +30,7 @@ _AMOUNT = "DECIMAL(38,12)"
 _IS_AMOUNT = r"^-?[0-9]{1,20}(\.[0-9]{1,12})?$"
 _BATCH = 1 << 17
 _META = {
-    "place": pa.uint64(),
+    "row_index": pa.uint64(),
     "op": pa.string(),
     "commit_ts": pa.uint64(),
     "start_ts": pa.uint64(),
@@ -77,7 +77,7 @@ def open_database(folder: Path) -> duckdb.DuckDBPyConnection:
 class TableLedger:
     """The tables that the oracles ask.
 
-    files (place u64: where in the files' order; op, commit_ts, k…, h: of the image, v: of the values, amount),
+    files (row_index u64: where in the files' order; op, commit_ts, k…, h: of the image, v: of the values, amount),
     upstream (commit_ts, start_ts, rank, key, op, k…, h), at_start and at_end (key: raw; k…, v, amount),
     and over all tables: transactions (commit_ts, start_ts), moves (commit_ts, amount). Text is kept as bytes, as not
     all of it is UTF-8.
@@ -112,7 +112,7 @@ class TableLedger:
         """Empty tables for the next one's rows. A thousand tables of one shape are emptied, which is quicker."""
         is_alike = replace(table, name="") == replace(self.table, name="")
         self.table = table
-        columns = dict(zip(table.shape.places, table.shape.types, strict=True))
+        columns = dict(zip(table.shape.columns, table.shape.types, strict=True))
         nothing = pa.schema([*_META.items(), *columns.items()]).empty_table()
         for name, select in self._selects().items():
             if is_alike:
@@ -121,15 +121,15 @@ class TableLedger:
                 self._from(nothing, f"CREATE OR REPLACE TABLE {name} AS {select}")
         self.is_ascending, self._last_ts = True, 0
 
-    def add_files(self, rows: pa.Table, first_place: int) -> None:
+    def add_files(self, rows: pa.Table, first_row_index: int) -> None:
         """The next rows of the files: op, commit_ts, c0..cn. Raises NotVerifiable for an odd amount."""
         self._check_amounts(rows)
         commit_ts = rows["commit_ts"].to_numpy()
         if len(commit_ts):
             self.is_ascending &= bool(self._last_ts <= commit_ts[0] and (commit_ts[:-1] <= commit_ts[1:]).all())
             self._last_ts = int(commit_ts[-1])
-        places = pa.array(np.arange(first_place, first_place + rows.num_rows, dtype=np.uint64))
-        self._from(rows.append_column("place", places), f"INSERT INTO files {self._selects()['files']}")
+        row_indexes = pa.array(np.arange(first_row_index, first_row_index + rows.num_rows, dtype=np.uint64))
+        self._from(rows.append_column("row_index", row_indexes), f"INSERT INTO files {self._selects()['files']}")
 
     def add_transactions(self, versions: pa.Table) -> None:
         """Those of some versions of the upstream (history.SCAN_SCHEMA)."""
@@ -158,21 +158,21 @@ class TableLedger:
 
     def _with_bytes(self, rows: pa.Table) -> pa.Table:
         """The columns that are text as their bytes, without a copy."""
-        for place in self.table.shape.places:
-            number = rows.schema.get_field_index(place)
+        for column in self.table.shape.columns:
+            number = rows.schema.get_field_index(column)
             if number >= 0 and rows.schema.types[number] == pa.string():
-                rows = rows.set_column(number, place, rows[place].cast(pa.binary()))
+                rows = rows.set_column(number, column, rows[column].cast(pa.binary()))
         return rows
 
     def _selects(self) -> dict[str, str]:
         """By table: how its rows are made of the columns that are given."""
-        table, columns = self.table, ", ".join(self.table.shape.places)
+        table, columns = self.table, ", ".join(self.table.shape.columns)
         keys = "".join(f", c{number} AS k{number}" for number in table.key)
         image, values = f"hash(op, commit_ts, {columns}) AS h", f"hash({columns}) AS v"
         amount = "" if table.amount is None else f", c{table.amount}::VARCHAR::{_AMOUNT} AS amount"
         state = f"SELECT key{keys}, {values}{amount} FROM given"
         return {
-            "files": f"SELECT place, op, commit_ts{keys}, {image}, {values}{amount} FROM given",
+            "files": f"SELECT row_index, op, commit_ts{keys}, {image}, {values}{amount} FROM given",
             "upstream": f"SELECT commit_ts, start_ts, rank, key, op{keys}, {image} FROM given",
             "at_start": state,
             "at_end": state,

@@ -12,10 +12,10 @@ from changefeed.verify.comparison.ledger import TableLedger
 
 _POSITION = "commit_ts, start_ts, rank, key"
 
-#: Which of a row's changes is the latest one, in SQL: in files the last; in topics, where places of several partitions
+#: Which of a row's changes is the latest one, in SQL: in files the last; in topics, where indexes of several partitions
 #: say nothing and changes may come again, the one with the highest position.
-LAST_PLACE = "max(place)"
-HIGHEST_POSITION = "arg_max(place, commit_ts::HUGEINT * 4 + CASE op WHEN 'D' THEN 0 WHEN 'U' THEN 1 ELSE 2 END)"
+LAST_ROW = "max(row_index)"
+HIGHEST_POSITION = "arg_max(row_index, commit_ts::HUGEINT * 4 + CASE op WHEN 'D' THEN 0 WHEN 'U' THEN 1 ELSE 2 END)"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ChangeDifferences:
     duplicate: int = 0
     unexpected: int = 0
     first_missing: UpstreamChange | None = None
-    missing_after: int | None = None  # the place behind which the first missing one belongs
+    missing_after: int | None = None  # the index behind which the first missing one belongs
     first_duplicate: int | None = None
     first_unexpected: int | None = None
     instead: UpstreamChange | None = None  # what is missing where the first unexpected one stands
@@ -45,15 +45,15 @@ class ChangeDifferences:
 class Replay:
     """O4: how the files, replayed on the table at startTs, differ from the table at the checkpoint.
 
-    The first difference: `place` of the change that left the row so (None: it stood so at startTs, or there is none),
-    and the raw keys of the row there was before and of the one there is.
+    The first difference: `row_index` of the change that left the row so (None: it stood so at startTs, or there is
+    none), and the raw keys of the row there was before and of the one there is.
     """
 
     rows: int = 0
     missing: int = 0
     extra: int = 0
     different: int = 0
-    place: int | None = None
+    row_index: int | None = None
     start_key: bytes | None = None
     end_key: bytes | None = None
 
@@ -72,20 +72,21 @@ def differences(ledger: TableLedger, checkpoint_ts: int) -> ChangeDifferences:
     """O3: counted by image, and where each kind begins."""
     ledger.run(
         f"""CREATE OR REPLACE TEMP TABLE unequal AS
-        SELECT h, coalesce(have, 0) AS have, coalesce(want, 0) AS want, place
-        FROM (SELECT h, count(*) AS have, max(place) AS place FROM files WHERE commit_ts <= {checkpoint_ts} GROUP BY h)
+        SELECT h, coalesce(have, 0) AS have, coalesce(want, 0) AS want, row_index
+        FROM (SELECT h, count(*) AS have, max(row_index) AS row_index FROM files
+            WHERE commit_ts <= {checkpoint_ts} GROUP BY h)
         FULL JOIN (SELECT h, count(*) AS want FROM upstream GROUP BY h) USING (h)
         WHERE have IS DISTINCT FROM want"""
     )
     ((missing, duplicate, unexpected, first_duplicate, first_unexpected),) = ledger.run(
         """SELECT sum(greatest(want - have, 0)), sum(have - want) FILTER (have > want AND want > 0),
-        sum(have) FILTER (want = 0), min(place) FILTER (have > want AND want > 0), min(place) FILTER (want = 0)
+        sum(have) FILTER (want = 0), min(row_index) FILTER (have > want AND want > 0), min(row_index) FILTER (want = 0)
         FROM unequal"""
     )
     first = _first_missing(ledger)
     after = None
     if first is not None:
-        ((after,),) = ledger.run("SELECT max(place) FROM files WHERE commit_ts < ?", [first.commit_ts])
+        ((after,),) = ledger.run("SELECT max(row_index) FROM files WHERE commit_ts < ?", [first.commit_ts])
     return ChangeDifferences(
         missing=int(missing or 0),
         duplicate=int(duplicate or 0),
@@ -109,10 +110,12 @@ def _first_missing(
     return UpstreamChange(*found[0]) if found else None
 
 
-def _instead(ledger: TableLedger, place: int) -> UpstreamChange | None:
+def _instead(ledger: TableLedger, row_index: int) -> UpstreamChange | None:
     """What is missing of this commit ts for this key; else of this key at another commit ts."""
     keys = ledger.table.key_names
-    ((commit_ts, *key),) = ledger.run(f"SELECT {', '.join(['commit_ts', *keys])} FROM files WHERE place = ?", [place])
+    ((commit_ts, *key),) = ledger.run(
+        f"SELECT {', '.join(['commit_ts', *keys])} FROM files WHERE row_index = ?", [row_index]
+    )
     same = " AND ".join(f"{name} IS NOT DISTINCT FROM ?" for name in keys) or "true"
     return _first_missing(ledger, f"commit_ts = ? AND {same}", (commit_ts, *key)) or (
         _first_missing(ledger, same, tuple(key)) if keys else None
@@ -120,7 +123,7 @@ def _instead(ledger: TableLedger, place: int) -> UpstreamChange | None:
 
 
 def disorder(ledger: TableLedger) -> tuple[int, int | None]:
-    """O1: how many rows stand behind a later one, and the place of the first.
+    """O1: how many rows stand behind a later one, and the index of the first.
 
     The order is that of positions: commit ts, start ts, deletes before updates before inserts, key. Rows that the
     upstream does not have, and those above the checkpoint, are held to their commit ts alone.
@@ -129,28 +132,28 @@ def disorder(ledger: TableLedger) -> tuple[int, int | None]:
     on = " AND ".join(f"f.{name} IS NOT DISTINCT FROM u.{name}" for name in same)
     ((count, first),) = ledger.run(
         f"""WITH placed AS (SELECT *, row_number() OVER (ORDER BY {_POSITION}) AS position FROM upstream),
-        paired AS (SELECT f.place, f.commit_ts, max(u.position) AS position FROM files f LEFT JOIN placed u ON {on}
+        paired AS (SELECT f.row_index, f.commit_ts, max(u.position) AS position FROM files f LEFT JOIN placed u ON {on}
             GROUP BY ALL),
         seen AS (SELECT *, max(commit_ts) OVER w AS last_ts, max(position) OVER w AS last FROM paired
-            WINDOW w AS (ORDER BY place ROWS UNBOUNDED PRECEDING))
-        SELECT count(*), min(place) FROM seen WHERE commit_ts < last_ts OR position < last"""
+            WINDOW w AS (ORDER BY row_index ROWS UNBOUNDED PRECEDING))
+        SELECT count(*), min(row_index) FROM seen WHERE commit_ts < last_ts OR position < last"""
     )
     return count, first
 
 
-def replay(ledger: TableLedger, checkpoint_ts: int, latest: str = LAST_PLACE) -> Replay:
+def replay(ledger: TableLedger, checkpoint_ts: int, latest: str = LAST_ROW) -> Replay:
     """O4: the changes up to the checkpoint, applied to the rows at startTs. `latest`: of a row's changes."""
     keys = ", ".join(ledger.table.key_names)
     same = " AND ".join(f"r.{name} IS NOT DISTINCT FROM e.{name}" for name in ledger.table.key_names)
     ledger.run(
         f"""CREATE OR REPLACE TEMP TABLE wrong AS
-        WITH last AS (SELECT {latest} AS place FROM files WHERE commit_ts <= {checkpoint_ts} GROUP BY {keys}),
+        WITH last AS (SELECT {latest} AS row_index FROM files WHERE commit_ts <= {checkpoint_ts} GROUP BY {keys}),
         touched AS (SELECT DISTINCT {keys} FROM files WHERE commit_ts <= {checkpoint_ts}),
         replayed AS (
-            SELECT {keys}, v, place, NULL::BLOB AS key FROM files SEMI JOIN last USING (place) WHERE op <> 'D'
+            SELECT {keys}, v, row_index, NULL::BLOB AS key FROM files SEMI JOIN last USING (row_index) WHERE op <> 'D'
             UNION ALL SELECT {keys}, v, NULL::UBIGINT, key FROM at_start ANTI JOIN touched USING ({keys})
         )
-        SELECT r.place, r.key AS start_key, e.key AS end_key, r.v AS have, e.v AS want
+        SELECT r.row_index, r.key AS start_key, e.key AS end_key, r.v AS have, e.v AS want
         FROM replayed r FULL JOIN at_end e ON {same} WHERE r.v IS DISTINCT FROM e.v"""
     )
     ((rows,),) = ledger.run("SELECT count(*) FROM at_end")
@@ -160,14 +163,16 @@ def replay(ledger: TableLedger, checkpoint_ts: int, latest: str = LAST_PLACE) ->
     )
     first: tuple[Any, ...] = (None, None, None)
     if missing or extra or different:
-        first = ledger.run("SELECT place, start_key, end_key FROM wrong ORDER BY end_key, start_key, place LIMIT 1")[0]
+        first = ledger.run(
+            "SELECT row_index, start_key, end_key FROM wrong ORDER BY end_key, start_key, row_index LIMIT 1"
+        )[0]
     return Replay(rows, missing, extra, different, *first)
 
 
 def first_above(ledger: TableLedger, ts: int) -> int | None:
-    """The place of the first row of the files above ts."""
-    ((place,),) = ledger.run("SELECT min(place) FROM files WHERE commit_ts > ?", [ts])
-    return None if place is None else int(place)
+    """The index of the first row of the files above ts."""
+    ((row_index,),) = ledger.run("SELECT min(row_index) FROM files WHERE commit_ts > ?", [ts])
+    return None if row_index is None else int(row_index)
 
 
 def add_moves(ledger: TableLedger, checkpoint_ts: int, *, with_start: bool, start_ts: int = 0) -> None:
@@ -183,20 +188,20 @@ def add_moves(ledger: TableLedger, checkpoint_ts: int, *, with_start: bool, star
     ledger.run(
         f"""INSERT INTO moves
         WITH changes AS (
-            SELECT 0::UBIGINT AS commit_ts, -1::BIGINT AS place, {keys}, coalesce(amount, 0) AS held FROM at_start
-            UNION ALL SELECT if(commit_ts <= {start_ts}, 0::UBIGINT, commit_ts), place::BIGINT, {keys},
+            SELECT 0::UBIGINT AS commit_ts, -1::BIGINT AS row_index, {keys}, coalesce(amount, 0) AS held FROM at_start
+            UNION ALL SELECT if(commit_ts <= {start_ts}, 0::UBIGINT, commit_ts), row_index::BIGINT, {keys},
                 CASE op WHEN 'D' THEN 0 ELSE coalesce(amount, 0) END
             FROM {files} WHERE commit_ts <= {checkpoint_ts}
         )
         SELECT commit_ts, sum(move) FROM (
-            SELECT commit_ts, held - lag(held, 1, 0) OVER (PARTITION BY {keys} ORDER BY place) AS move FROM changes)
+            SELECT commit_ts, held - lag(held, 1, 0) OVER (PARTITION BY {keys} ORDER BY row_index) AS move FROM changes)
         WHERE {with_start} OR commit_ts > 0 GROUP BY commit_ts"""
     )
 
 
 _FILES_BY_RAW_KEY = """(
-    SELECT f.commit_ts, f.place, f.op, f.amount, u.key
-    FROM (SELECT *, row_number() OVER (PARTITION BY h ORDER BY place) AS nth FROM files) f
+    SELECT f.commit_ts, f.row_index, f.op, f.amount, u.key
+    FROM (SELECT *, row_number() OVER (PARTITION BY h ORDER BY row_index) AS nth FROM files) f
     JOIN (SELECT h, key, row_number() OVER (PARTITION BY h ORDER BY key) AS nth FROM upstream) u USING (h, nth))"""
 
 

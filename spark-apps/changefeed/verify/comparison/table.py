@@ -49,15 +49,15 @@ class Verified:
 
 
 class ReadableChanges(Protocol):
-    """A table's changes as readers find them, numbered: these numbers are their places."""
+    """A table's changes as readers find them, numbered: these numbers are their row indexes."""
 
     rows: int
 
-    def where(self, place: int) -> str:
+    def where(self, row_index: int) -> str:
         """For a person."""
         ...
 
-    def row(self, place: int) -> tuple[str, int, list[object]]:
+    def row(self, row_index: int) -> tuple[str, int, list[object]]:
         """(op, commit_ts, values) of one change, read again."""
         ...
 
@@ -81,7 +81,7 @@ class TableCheck:
         self._shape = shape_of(info, written, self._format.choice)
         self._key = key_of(info, written, self._format.split_updates)
         self._stored_columns = StoredColumns.of(info, life.from_ts, life.states)
-        self._replaced: set[str] = set()  # places of columns that have U+FFFD for other bytes
+        self._replaced: set[str] = set()  # columns that have U+FFFD for other bytes
         names = self._shape.names
         amount = names.index(subject.conserved) if subject.conserved in names else None
         ledger.begin(TableShape(info.full_name, self._shape, self._key, amount))
@@ -133,7 +133,7 @@ class TableCheck:
         }
         self._ledger.add_images(self._images(pa.table(columns, SCAN_SCHEMA)))
 
-    async def _check_replay(self, latest: str = oracles.LAST_PLACE) -> None:
+    async def _check_replay(self, latest: str = oracles.LAST_ROW) -> None:
         """O4 where it can be; what a conserved sum needs is read all the same. `latest`: see oracles.replay."""
         if self._life.copy is None and (self._key or self._ledger.table.amount is not None):
             await self._read_rows("at_start", self._subject.start_ts)
@@ -167,13 +167,13 @@ class TableCheck:
 
     def _note_replaced(self) -> None:
         """Rows that differ in such bytes look the same; where they are in the key nothing tells rows any more."""
-        pairs = zip(self._shape.names, self._shape.places, strict=True)
-        named = ", ".join(name for name, place in pairs if place in self._replaced)
+        pairs = zip(self._shape.names, self._shape.columns, strict=True)
+        named = ", ".join(name for name, column in pairs if column in self._replaced)
         self._result.note(
             f"{self._info.full_name} holds bytes that are not UTF-8 in {named}: {self._format.protocol} has U+FFFD for "
             "each of them, so values that differ only in such bytes were treated as equal."
         )
-        if any(self._shape.places[number] in self._replaced for number in self._key):
+        if any(self._shape.columns[number] in self._replaced for number in self._key):
             self._key = []
             self._ledger.without_key()
 
@@ -222,9 +222,9 @@ class TableCheck:
     async def _say_replay(self, found: Replay) -> None:
         start = await self._row_at(self._subject.start_ts, found.start_key)
         end = await self._row_at(self._subject.checkpoint_ts, found.end_key)
-        if found.place is not None:
-            _, _, values = self._written.row(found.place)
-            start, where = show_values(self._shape, values), f"by {self._written.where(found.place)}"
+        if found.row_index is not None:
+            _, _, values = self._written.row(found.row_index)
+            start, where = show_values(self._shape, values), f"by {self._written.where(found.row_index)}"
         else:
             where = "as at startTs"
         have = f"{start} ({where})" if start else "no such row"
@@ -243,8 +243,8 @@ class TableCheck:
             else f"no {self._noun} of the table has a row"
         )
 
-    def _show_row(self, place: int) -> str:
-        op, commit_ts, values = self._written.row(place)
+    def _show_row(self, row_index: int) -> str:
+        op, commit_ts, values = self._written.row(row_index)
         return show(op, commit_ts, self._shape, values)
 
     async def _show(self, version: UpstreamChange) -> str:
@@ -254,7 +254,7 @@ class TableCheck:
         await read_history(self._subject.pd, version.key, version.key + b"\0", *bounds, into=found)
         for row in self._images(found.table()).iter_rows(named=True):
             if row["op"] == version.op:
-                values = [row[place] for place in self._shape.places]
+                values = [row[column] for column in self._shape.columns]
                 return show(version.op, version.commit_ts, self._shape, values)
         return f"{version.op}, commit ts {version.commit_ts}, key {version.key.hex()}"
 
@@ -263,4 +263,4 @@ class TableCheck:
         if key is None or value is None:
             return ""
         columns = self._values(pa.array([key], pa.binary()), pa.array([value], pa.binary()))
-        return show_values(self._shape, [columns[place][0].as_py() for place in self._shape.places])
+        return show_values(self._shape, [columns[column][0].as_py() for column in self._shape.columns])

@@ -60,7 +60,7 @@ class _Consumer:
         self._catalog = ConsumerCatalog(
             self._upstream, self._rows, self._report, selects, subject.start_ts, self._choice, by_id, copied
         )
-        self._named: dict[str, ConsumerSchemaFile] = {}  # by the place that it stands at
+        self._named: dict[str, ConsumerSchemaFile] = {}  # by its directory stem
 
     async def run(self) -> None:
         for problem in misplaced(self._sink, self._by_id):
@@ -73,8 +73,8 @@ class _Consumer:
             for problem in without_schema_file(version):
                 self._report.problem(problem)
             await self._catalog.execute(self._schema_files(version))
-            for place, group in groupby(version.data, key=lambda data: (data.place, data.partition)):
-                self._take(place[0], version.ts, list(group))
+            for (stem, _), group in groupby(version.data, key=lambda data: (data.directory_stem, data.partition)):
+                self._take(stem, version.ts, list(group))
         self._check_names()
         for table in self._catalog.tables:
             if not table.is_view:
@@ -84,27 +84,27 @@ class _Consumer:
     def _schema_files(self, version: WalkedVersion) -> list[ConsumerSchemaFile]:
         """One of each table; by id a partitioned one has several, of which one has the statement."""
         found: dict[tuple[str, str], ConsumerSchemaFile] = {}
-        places: dict[str, ConsumerSchemaFile] = {}
+        named: dict[str, ConsumerSchemaFile] = {}
         for path in version.schema_files:
             file, problems = read_schema_file(path, self._subject.store.get(path).body, self._by_id)
             for problem in problems:
                 self._report.problem(problem)
             if file is None:
                 continue
-            place = path.partition("/meta/")[0]
-            if (first := places.setdefault(place, file)) is not file:
+            stem = path.partition("/meta/")[0]
+            if (first := named.setdefault(stem, file)) is not file:
                 self._report.problem(f"{path} is the second of its version: a consumer only reads {first.path}.")
                 continue
-            if file.query and (place, file.version) in self._lives.kept:
+            if file.query and (stem, file.version) in self._lives.kept:
                 self._report.problem(f"{path} has a statement that an event filter keeps from readers: {file.query}")
             if self._by_id:
-                self._check_id(file, int(place))
+                self._check_id(file, int(stem))
             same = found.setdefault((file.schema, file.table), file)
             if same.columns != file.columns or (same is not file and same.query and file.query):
                 self._report.problem(f"{path} and {same.path} disagree about {file.name}.")
             if file.query and not same.query:
                 found[file.schema, file.table] = file
-        self._named = places
+        self._named = named
         return list(found.values())
 
     def _check_id(self, file: ConsumerSchemaFile, id_: int) -> None:
@@ -117,10 +117,10 @@ class _Consumer:
 
     # -- rows
 
-    def _take(self, place: str, version: int, group: Sequence[DataDirectory]) -> None:
+    def _take(self, stem: str, version: int, group: Sequence[DataDirectory]) -> None:
         """The rows of one partition under a version."""
-        named = self._named.get(place)  # none: that is said
-        schema, _, name = place.partition("/")
+        named = self._named.get(stem)  # none: that is said
+        schema, _, name = stem.partition("/")
         table = self._catalog.get(*(named.schema, named.table) if named else (schema, name))
         if table is None or (table.version != version and not table.unknown):
             self._report.problem(f"{group[0].directory.path} has rows of a table that no consumer has by then.")
@@ -142,15 +142,15 @@ class _Consumer:
         """0: the table has none."""
         if not self._by_id:
             return data.partition
-        return 0 if int(data.place) == table.id else int(data.place)
+        return 0 if int(data.directory_stem) == table.id else int(data.directory_stem)
 
     def _read(self, files: TableFiles, path: str, found: Object, table: ConsumerTable) -> Iterator[pa.Table]:
-        """The file's rows up to the checkpoint, with their places."""
-        place, seen = self._report.begin_file(path), Result()
+        """The file's rows up to the checkpoint, with their indexes."""
+        row_index, seen = self._report.begin_file(path), Result()
         for piece in files.read(path, found, seen):
-            places = np.arange(place + 1, place + 1 + piece.num_rows, dtype=np.uint64)
-            place += piece.num_rows
-            piece = piece.append_column("place", pa.array(places))
+            row_indexes = np.arange(row_index + 1, row_index + 1 + piece.num_rows, dtype=np.uint64)
+            row_index += piece.num_rows
+            piece = piece.append_column("row_index", pa.array(row_indexes))
             piece = piece.filter(pc.less_equal(piece["commit_ts"], pa.scalar(self._checkpoint_ts, pa.uint64())))
             if piece.num_rows:
                 self._check_version(piece, table)
@@ -162,14 +162,14 @@ class _Consumer:
         """Rows are behind the DDL of their version; who is before the next one is seen when that comes."""
         lowest, highest = pc.min_max(piece["commit_ts"]).as_py().values()
         if lowest <= table.version:
-            place = piece["place"][pc.index(piece["commit_ts"], lowest).as_py()].as_py()
+            row_index = piece["row_index"][pc.index(piece["commit_ts"], lowest).as_py()].as_py()
             self._report.problem(
                 f"A row of {table.name} has commit ts {lowest}, but is under version {table.version} "
-                f"({self._report.where(place)})."
+                f"({self._report.where(row_index)})."
             )
         if highest > table.last[0]:
-            place = piece["place"][pc.index(piece["commit_ts"], highest).as_py()].as_py()
-            table.last = (highest, place)
+            row_index = piece["row_index"][pc.index(piece["commit_ts"], highest).as_py()].as_py()
+            table.last = (highest, row_index)
 
     def _merge(self, table: ConsumerTable, partition: int, changes: Gathered) -> None:
         if given := changes.taken():

@@ -32,17 +32,17 @@ class ConsumerReport:
                 f"{'; '.join(self._taken)}."
             )
 
-    # -- places
+    # -- indexes
 
     def begin_file(self, path: str) -> int:
-        """The place (rows.py) before the file's first row."""
+        """The index (rows.py) before the file's first row."""
         self._paths.append(path)
         return (len(self._paths) - 1) << 32
 
-    def where(self, place: int) -> str:
-        if not place:
+    def where(self, row_index: int) -> str:
+        if not row_index:
             return "as the upstream once had it"
-        return f"by {self._paths[place >> 32]}, row {place & 0xFFFFFFFF}"
+        return f"by {self._paths[row_index >> 32]}, row {row_index & 0xFFFFFFFF}"
 
     # -- differences
 
@@ -52,7 +52,9 @@ class ConsumerReport:
         result.consumed_missing += found.missing
         result.consumed_extra += found.extra
         result.consumed_different += found.different
-        have = "no such row" if found.have is None else f"{show_values(shape, found.have)} ({self.where(found.place)})"
+        have = (
+            "no such row" if found.have is None else f"{show_values(shape, found.have)} ({self.where(found.row_index)})"
+        )
         want = "no such row" if found.want is None else show_values(shape, found.want)
         result.problem(
             f"A consumer's {table} {when} has {have}; the upstream has {want}. In all {found.missing} rows are "

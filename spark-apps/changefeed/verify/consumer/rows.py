@@ -1,9 +1,9 @@
 """The rows of a consumer's tables in DuckDB, with a memory limit and a folder to spill to.
 
 Tables and their columns are stored under numbers: their names are the catalog's business. Besides its columns a row has
-`partition` (TiDB's physical id; 0: the table has none) and `place` (which row of which file wrote it last; 0: it comes
-from the upstream). Changes of rows that are there create a new table from the old one, so that no deleted data stays;
-new rows are only added to it. Text is stored as bytes, because not all of it is UTF-8.
+`partition` (TiDB's physical id; 0: the table has none) and `row_index` (which row of which file wrote it last; 0: it
+comes from the upstream). Changes of rows that are there create a new table from the old one, so that no deleted data
+stays; new rows are only added to it. Text is stored as bytes, because not all of it is UTF-8.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RowDifferences:
     different: int = 0
     have: Sequence[Any] | None = None
     want: Sequence[Any] | None = None
-    place: int = 0
+    row_index: int = 0
 
     @property
     def total(self) -> int:
@@ -69,7 +69,7 @@ class ConsumerRows:
         """An empty table; its name."""
         name = f"t{next(self._numbers)}"
         declared = "".join(f", {column.name} {KINDS[column.type]}" for column in columns)
-        self._db.execute(f"CREATE TABLE {name}(pid BIGINT, place UBIGINT{declared})")
+        self._db.execute(f"CREATE TABLE {name}(pid BIGINT, row_index UBIGINT{declared})")
         return name
 
     def drop(self, table: str) -> None:
@@ -86,27 +86,30 @@ class ConsumerRows:
         """Rows of the upstream, c0..cn as in `columns`."""
         given = pa.table(dict(values))
         names = ", ".join(column.name for column in columns)
-        places = ", ".join(f"c{number}" for number in range(len(columns)))
+        given_columns = ", ".join(f"c{number}" for number in range(len(columns)))
         with self._given(given):
-            self._db.execute(f"INSERT INTO {table}(pid, place, {names}) SELECT {partition}, 0, {places} FROM given")
+            self._db.execute(
+                f"INSERT INTO {table}(pid, row_index, {names}) SELECT {partition}, 0, {given_columns} FROM given"
+            )
 
     def apply(
         self, table: str, partition: int, columns: Sequence[ConsumerColumn], key: Sequence[int], changes: pa.Table
     ) -> str:
-        """The table after `changes` (place, op, c0..cn in their order); `key`: which columns tell a row."""
+        """The table after `changes` (row_index, op, c0..cn in their order); `key`: which columns tell a row."""
         kept = ", ".join(column.name for column in columns)
         new = ", ".join(f"c{number} AS {column.name}" for number, column in enumerate(columns))
         keys = ", ".join(f"c{number}" for number in key)
         same = " AND ".join(f"s.{columns[number].name} = b.c{number}" for number in key)
         touched = f"(SELECT DISTINCT {keys}, {partition} AS pid FROM given) b ON s.pid = b.pid AND {same}"
-        changed = f"""SELECT {partition} AS pid, place, {new} FROM given
-            SEMI JOIN (SELECT max(place) AS place FROM given GROUP BY {keys}) USING (place) WHERE op <> 'D'"""
+        changed = f"""SELECT {partition} AS pid, row_index, {new} FROM given
+            SEMI JOIN (SELECT max(row_index) AS row_index FROM given GROUP BY {keys}) USING (row_index)
+            WHERE op <> 'D'"""
         with self._given(changes):
             if not self._db.execute(f"SELECT 1 FROM {table} s SEMI JOIN {touched} LIMIT 1").fetchall():
                 # A long history of inserts: made anew for each of its parts, the table would cost their square.
-                self._db.execute(f"INSERT INTO {table}(pid, place, {kept}) {changed}")
+                self._db.execute(f"INSERT INTO {table}(pid, row_index, {kept}) {changed}")
                 return table
-            made = self._made(f"SELECT pid, place, {kept} FROM {table} s ANTI JOIN {touched} UNION ALL {changed}")
+            made = self._made(f"SELECT pid, row_index, {kept} FROM {table} s ANTI JOIN {touched} UNION ALL {changed}")
         self.drop(table)
         return made
 
@@ -123,10 +126,10 @@ class ConsumerRows:
         ours = ", ".join(one.name for one, _ in columns)
         theirs_as_ours = ", ".join(f"{other.name} AS {one.name}" for one, other in columns)
         ours_as_theirs = ", ".join(f"{one.name} AS {other.name}" for one, other in columns)
-        given = f"SELECT 0::BIGINT AS pid, place, {ours_as_theirs} FROM {parted} WHERE pid = {old}"
+        given = f"SELECT 0::BIGINT AS pid, row_index, {ours_as_theirs} FROM {parted} WHERE pid = {old}"
         got = (
-            f"SELECT pid, place, {ours} FROM {parted} WHERE pid <> {old} "
-            f"UNION ALL SELECT {new}, place, {theirs_as_ours} FROM {plain}"
+            f"SELECT pid, row_index, {ours} FROM {parted} WHERE pid <> {old} "
+            f"UNION ALL SELECT {new}, row_index, {theirs_as_ours} FROM {plain}"
         )
         taken, mixed = (self._made(select) for select in (given, got))
         self.drop(parted)
@@ -147,23 +150,23 @@ class ConsumerRows:
         odd = "".join(f" OR h.{one.name} IS DISTINCT FROM w.{other.name}" for one, other in columns)
         joined = (
             f"FROM {have} h FULL JOIN {want} w ON h.pid = w.pid AND {same} "
-            f"WHERE h.place IS NULL OR w.place IS NULL{odd}"
+            f"WHERE h.row_index IS NULL OR w.row_index IS NULL{odd}"
         )
         ((missing, extra, different),) = self._db.execute(
-            f"""SELECT count(*) FILTER (h.place IS NULL), count(*) FILTER (w.place IS NULL),
-            count(*) FILTER (h.place IS NOT NULL AND w.place IS NOT NULL) {joined}"""
+            f"""SELECT count(*) FILTER (h.row_index IS NULL), count(*) FILTER (w.row_index IS NULL),
+            count(*) FILTER (h.row_index IS NOT NULL AND w.row_index IS NOT NULL) {joined}"""
         ).fetchall()
         if not missing + extra + different:
             return RowDifferences()
         order = ", ".join(f"coalesce(h.{columns[n][0].name}, w.{columns[n][1].name})" for n in key)
         both = ", ".join(f"h.{one.name}" for one, _ in columns), ", ".join(f"w.{other.name}" for _, other in columns)
-        place, in_upstream, *values = self._db.execute(
-            f"SELECT h.place, w.place, {both[0]}, {both[1]} {joined} ORDER BY {order} LIMIT 1"
+        row_index, in_upstream, *values = self._db.execute(
+            f"SELECT h.row_index, w.row_index, {both[0]}, {both[1]} {joined} ORDER BY {order} LIMIT 1"
         ).fetchall()[0]
         half = len(columns)
-        have_row = None if place is None else values[:half]
+        have_row = None if row_index is None else values[:half]
         want_row = None if in_upstream is None else values[half:]
-        return RowDifferences(missing, extra, different, have_row, want_row, place or 0)
+        return RowDifferences(missing, extra, different, have_row, want_row, row_index or 0)
 
     def _are_alike(
         self, have: str, want: str, columns: Sequence[tuple[ConsumerColumn, ConsumerColumn]], key: Sequence[int]
@@ -172,7 +175,7 @@ class ConsumerRows:
         names = ", ".join(f"k{number}" for number in range(len(key)))
         sides = []
         for table, side in ((have, [one for one, _ in columns]), (want, [other for _, other in columns])):
-            keys = ", ".join(f"{side[number].name} AS k{place}" for place, number in enumerate(key))
+            keys = ", ".join(f"{side[number].name} AS k{nth}" for nth, number in enumerate(key))
             values = ", ".join(column.name for column in side)
             sides.append(f"(SELECT pid, {keys}, hash({values}) AS v FROM {table})")
         joined = f"{sides[0]} h FULL JOIN {sides[1]} w USING (pid, {names})"
@@ -206,8 +209,8 @@ class ConsumerRows:
 
 def with_bytes(changes: pa.Table, shape: LineShape) -> pa.Table:
     """Changes whose text is bytes, as `ConsumerRows` takes them."""
-    for place in (*shape.places, *(shape.old_places if "has_old" in changes.column_names else ())):
-        number = changes.schema.get_field_index(place)
+    for column in (*shape.columns, *(shape.old_columns if "has_old" in changes.column_names else ())):
+        number = changes.schema.get_field_index(column)
         if changes.schema.types[number] == pa.string():
-            changes = changes.set_column(number, place, changes[place].cast(pa.binary()))
+            changes = changes.set_column(number, column, changes[column].cast(pa.binary()))
     return changes

@@ -67,9 +67,9 @@ def read_schema_file(path: str, body: bytes, by_id: bool = False) -> tuple[Consu
     except (KeyError, TypeError, AttributeError):
         return None, [f"{path} is not a schema file."]
     problems = []
-    place, _, name = path.partition("/meta/schema_")
+    stem, _, name = path.partition("/meta/schema_")
     version, checksum = name.removesuffix(".json").split("_")
-    is_placed = bool(file.table) if by_id else f"{file.schema}/{file.table}".rstrip("/") == place
+    is_placed = bool(file.table) if by_id else f"{file.schema}/{file.table}".rstrip("/") == stem
     if not is_placed or str(file.version) != version:
         return None, [f"{path} has version {file.version} of {file.name.rstrip('.')}, unlike its own name."]
     if f"{schema_checksum(content):010}" != checksum:

@@ -29,7 +29,7 @@ class ConsumerTable:
     rows: str = ""
     unknown: str = ""
     is_view: bool = False
-    last: tuple[int, int] = (0, 0)  # commit ts and place of the newest row
+    last: tuple[int, int] = (0, 0)  # commit ts and index of the newest row
     id: int = 0  # the upstream's
 
     @property

@@ -41,10 +41,10 @@ class SchemaVersions:
         return self._files[path]
 
     def named(self, version: WalkedVersion) -> dict[str, ConsumerSchemaFile]:
-        """The version's schema files by the places that they are of. Raises Break where data has none."""
+        """The version's schema files by the directory stems that they are of. Raises Break where data has none."""
         found = {path.partition("/meta/")[0]: self.schema_file(path) for path in version.schema_files}
         for data in version.data:
-            if data.place not in found and data.directory.published:
+            if data.directory_stem not in found and data.directory.published:
                 raise Break(f"{data.directory.path} has no schema file.", _ASK_VERIFY)
         return found
 

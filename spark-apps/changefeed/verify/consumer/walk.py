@@ -8,20 +8,21 @@ from dataclasses import dataclass, field
 
 from changefeed.verify.sink.files import OWNER, DirectoryFiles, SinkFiles
 
-_SCHEMA = re.compile(r"(?P<place>[^/]+(?:/[^/]+)?)/meta/schema_(?P<version>\d+)_\d{10}\.json")
-_DIRECTORY = re.compile(r"(?P<place>[^/]+/[^/]+)/(?P<version>\d+)(?P<rest>(?:/[^/]+)*)")
-_SCHEMA_BY_ID = re.compile(r"(?P<place>\d+)/meta/schema_(?P<version>\d+)_\d{10}\.json")
-_DIRECTORY_BY_ID = re.compile(r"(?P<place>\d+)/(?P<version>\d+)(?P<rest>(?:/[^/]+)*)")
+_SCHEMA = re.compile(r"(?P<stem>[^/]+(?:/[^/]+)?)/meta/schema_(?P<version>\d+)_\d{10}\.json")
+_DIRECTORY = re.compile(r"(?P<stem>[^/]+/[^/]+)/(?P<version>\d+)(?P<rest>(?:/[^/]+)*)")
+_SCHEMA_BY_ID = re.compile(r"(?P<stem>\d+)/meta/schema_(?P<version>\d+)_\d{10}\.json")
+_DIRECTORY_BY_ID = re.compile(r"(?P<stem>\d+)/(?P<version>\d+)(?P<rest>(?:/[^/]+)*)")
 _INDEX = "/meta/CDC.index"
 
 
 @dataclass(frozen=True)
 class DataDirectory:
-    """A data directory: `place` is schema/table, `partition` 0 for a table without any. By id: `place` is the
-    id of the table or partition, and `partition` 0.
+    """A data directory: `directory_stem` is schema/table, `partition` 0 for a table without any.
+
+    By id: `directory_stem` is the id of the table or partition, and `partition` 0.
     """
 
-    place: str
+    directory_stem: str
     partition: int
     directory: DirectoryFiles
 
@@ -51,7 +52,7 @@ def walk(sink: SinkFiles, has_dates: bool, by_id: bool = False) -> Iterator[Walk
             ts, levels = int(match["version"]), match["rest"].split("/")[1:]
             above_date = [] if by_id else levels[: len(levels) - has_dates]
             partition = next((int(level) for level in above_date if level.isdecimal()), 0)
-            found = DataDirectory(match["place"], partition, directory)
+            found = DataDirectory(match["stem"], partition, directory)
             versions.setdefault(ts, WalkedVersion(ts)).data.append(found)
     for ts in sorted(ts for ts in versions if ts <= sink.checkpoint_ts):
         versions[ts].data.sort(key=lambda data: (data.partition, data.directory.path))
@@ -60,11 +61,11 @@ def walk(sink: SinkFiles, has_dates: bool, by_id: bool = False) -> Iterator[Walk
 
 def misplaced(sink: SinkFiles, by_id: bool) -> list[str]:
     """What is no schema file of a table or a database, and stands where those do."""
-    form, place = (_SCHEMA_BY_ID, "<table id>") if by_id else (_SCHEMA, "<schema>[/<table>]")
+    form, stem = (_SCHEMA_BY_ID, "<table id>") if by_id else (_SCHEMA, "<schema>[/<table>]")
     meta = [path for path in sink.paths if "/meta/" in path and not path.endswith(_INDEX)]
     wrong = [path for path in meta if not form.fullmatch(path)]
     return [
-        f"{path} is not named like a schema file: {place}/meta/schema_<version>_<10 digits>.json is expected."
+        f"{path} is not named like a schema file: {stem}/meta/schema_<version>_<10 digits>.json is expected."
         for path in sorted(wrong)
         if path != OWNER
     ]
@@ -74,7 +75,7 @@ def without_schema_file(version: WalkedVersion) -> list[str]:
     """Data that a reader finds no schema file of exactly its version for."""
     has = {path.partition("/meta/")[0] for path in version.schema_files}
     return [
-        f"{data.directory.path} has no schema file {data.place}/meta/schema_{version.ts}_….json."
+        f"{data.directory.path} has no schema file {data.directory_stem}/meta/schema_{version.ts}_….json."
         for data in version.data
-        if data.place not in has and data.directory.published
+        if data.directory_stem not in has and data.directory.published
     ]

@@ -47,8 +47,8 @@ def _open(lines: Sequence[bytes], shape: LineShape, columns: Sequence[ColumnInfo
     op = pc.if_else(is_delete, "D", pc.if_else(old.is_valid(), "U", "I"))
     shown = pc.if_else(is_delete, gone, new)
     members = {
-        place: _typed(column, shown.field(number).field("v"), kind)
-        for number, (place, column, kind) in enumerate(zip(shape.places, columns, shape.types, strict=True))
+        name: _typed(column, shown.field(number).field("v"), kind)
+        for number, (name, column, kind) in enumerate(zip(shape.columns, columns, shape.types, strict=True))
     }
     return pa.table({"op": op, "commit_ts": pc.struct_field(found["k"], "ts"), **members})
 

@@ -17,17 +17,17 @@ from changefeed.verify.upstream.lives import Life
 
 
 class TableMessages:
-    """Implements Written: a row's place is its number among the table's, by partition and offset."""
+    """Implements Written: a row's index is its number among the table's, by partition and offset."""
 
     def __init__(self, check: TopicTable, stored: StoredLines, lines: TableLines) -> None:
         self._check, self._stored, self._lines = check, stored, lines
         self.rows = 0
 
-    def where(self, place: int) -> str:
-        return self._stored.where(self._stored.line(self._lines, place)[0])
+    def where(self, row_index: int) -> str:
+        return self._stored.where(self._stored.line(self._lines, row_index)[0])
 
-    def row(self, place: int) -> tuple[str, int, list[object]]:
-        _, line = self._stored.line(self._lines, place)
+    def row(self, row_index: int) -> tuple[str, int, list[object]]:
+        _, line = self._stored.line(self._lines, row_index)
         (piece,) = self._check.decoded([line])
         ((op, commit_ts, *values),) = zip(*piece.to_pydict().values(), strict=True)
         return op, commit_ts, values
@@ -101,21 +101,21 @@ class TopicTable(TableCheck):
 
 
 def key_disorder(ledger: TableLedger, begins: list[tuple[int, int]]) -> tuple[int, int | None]:
-    """O1 of each key within a partition: how many changes stand behind a later one, and the place of the first.
+    """O1 of each key within a partition: how many changes stand behind a later one, and the index of the first.
 
-    `begins`: (place, partition) of the first row of each. A change that comes again counts where it stood first.
+    `begins`: (index, partition) of the first row of each. A change that comes again counts where it stood first.
     """
     keys = ", ".join(ledger.table.key_names)
-    ledger.run("CREATE OR REPLACE TEMP TABLE begins(place UBIGINT, part INTEGER)")
+    ledger.run("CREATE OR REPLACE TEMP TABLE begins(row_index UBIGINT, part INTEGER)")
     for begin in begins:
         ledger.run("INSERT INTO begins VALUES (?, ?)", begin)
     ((count, first),) = ledger.run(
         f"""WITH firsts AS (
-            SELECT b.part, {keys}, min(f.place) AS place,
+            SELECT b.part, {keys}, min(f.row_index) AS row_index,
             commit_ts::HUGEINT * 4 + CASE op WHEN 'D' THEN 0 WHEN 'U' THEN 1 ELSE 2 END AS position
-            FROM files f ASOF JOIN begins b ON f.place >= b.place GROUP BY ALL),
-        seen AS (SELECT place, position, max(position) OVER (
-            PARTITION BY part, {keys} ORDER BY place ROWS UNBOUNDED PRECEDING) AS last FROM firsts)
-        SELECT count(*), min(place) FROM seen WHERE position < last"""
+            FROM files f ASOF JOIN begins b ON f.row_index >= b.row_index GROUP BY ALL),
+        seen AS (SELECT row_index, position, max(position) OVER (
+            PARTITION BY part, {keys} ORDER BY row_index ROWS UNBOUNDED PRECEDING) AS last FROM firsts)
+        SELECT count(*), min(row_index) FROM seen WHERE position < last"""
     )
     return count, first

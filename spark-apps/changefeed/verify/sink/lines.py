@@ -39,11 +39,11 @@ class LineShape:
     fractions: Sequence[int] = ()
 
     @property
-    def places(self) -> list[str]:
+    def columns(self) -> list[str]:
         return [f"c{i}" for i in range(len(self.names))]
 
     @property
-    def old_places(self) -> list[str]:
+    def old_columns(self) -> list[str]:
         """Of what rows were before an update, where that is read."""
         return [f"o{i}" for i in range(len(self.names))]
 
@@ -93,9 +93,9 @@ def lowest_ts(body: bytes, path: str, fmt: Format) -> int | None:
 
 
 def _csv(body: memoryview, shape: LineShape, fmt: Format) -> Iterator[pa.Table]:
-    columns = ["op", "table", "schema", "commit_ts", *shape.places]
+    columns = ["op", "table", "schema", "commit_ts", *shape.columns]
     kinds = {name: pa.string() for name in columns} | {"commit_ts": pa.uint64()}
-    kinds |= {name: pa.binary() for name, kind in zip(shape.places, shape.types, strict=True) if kind == pa.string()}
+    kinds |= {name: pa.binary() for name, kind in zip(shape.columns, shape.types, strict=True) if kind == pa.string()}
 
     def read(source: pa.NativeFile, block: int) -> pa.Table:
         return pyarrow.csv.read_csv(
@@ -171,30 +171,30 @@ def _json_rows(messages: pa.Table, shape: LineShape, old: bool) -> pa.Table:
     if op.null_count():
         raise pa.ArrowInvalid("a message's type is none of INSERT, UPDATE, DELETE")
     row = data.flatten()
-    columns = {place: row.field(name) for place, name in zip(shape.places, shape.names, strict=True)}
+    columns = {column: row.field(name) for column, name in zip(shape.columns, shape.names, strict=True)}
     meta = {"op": op.to_arrow().cast(pa.string()), "table": messages["table"], "schema": messages["database"]}
     if old:
         before = pc.list_element(messages["old"].combine_chunks(), 0)
         columns |= {"has_old": before.is_valid()}
-        names = zip(shape.old_places, shape.names, strict=True)
-        columns |= {place: pc.struct_field(before, name) for place, name in names}
+        names = zip(shape.old_columns, shape.names, strict=True)
+        columns |= {column: pc.struct_field(before, name) for column, name in names}
     return pa.table({**meta, "commit_ts": ts, **columns})
 
 
 def _typed(rows: pa.Table, shape: LineShape, fmt: Format) -> pa.Table:
     """Texts as values of the columns' types."""
-    fields = list(zip(shape.places, shape.names, shape.types, strict=True))
+    fields = list(zip(shape.columns, shape.names, shape.types, strict=True))
     if "has_old" in rows.column_names:
-        fields += zip(shape.old_places, shape.names, shape.types, strict=True)
-    for place, name, kind in fields:
-        number = rows.schema.get_field_index(place)
+        fields += zip(shape.old_columns, shape.names, shape.types, strict=True)
+    for column, name, kind in fields:
+        number = rows.schema.get_field_index(column)
         try:
-            values = _bytes(rows[place], fmt.binary) if pa.types.is_binary(kind) else rows[place].cast(kind)
+            values = _bytes(rows[column], fmt.binary) if pa.types.is_binary(kind) else rows[column].cast(kind)
         except (pa.ArrowInvalid, pl.exceptions.ComputeError) as error:
             if kind == pa.string():
                 continue  # it stays the bytes that it is
             raise pa.ArrowInvalid(f"column {name}: {error}") from None
-        rows = rows.set_column(number, place, values)
+        rows = rows.set_column(number, column, values)
     return rows
 
 

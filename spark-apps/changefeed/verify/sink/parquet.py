@@ -52,21 +52,21 @@ def _rows(batch: pa.RecordBatch, shape: LineShape, schema: str, table: str, old:
         raise pa.ArrowInvalid("a row's _op is none of I, U, D")
     if batch.schema.names[-1] == _OLD and not batch.column(_OLD).is_valid().equals(pc.equal(op, "U")):
         raise pa.ArrowInvalid("_old is not where updates are")
-    columns = _columns(shape, shape.places, batch.columns[2:])
+    columns = _columns(shape, shape.columns, batch.columns[2:])
     if old:
         before = batch.column(_OLD)
         columns["has_old"] = before.is_valid()
-        columns |= _columns(shape, shape.old_places, [pc.struct_field(before, name) for name in shape.names])
+        columns |= _columns(shape, shape.old_columns, [pc.struct_field(before, name) for name in shape.names])
     names = {"table": pa.repeat(table, len(batch)), "schema": pa.repeat(schema, len(batch))}
     return pa.table({"op": op, **names, "commit_ts": commit_ts.cast(pa.uint64()), **columns})
 
 
-def _columns(shape: LineShape, places: Sequence[str], values: Sequence[pa.Array]) -> dict[str, pa.Array]:
+def _columns(shape: LineShape, columns: Sequence[str], values: Sequence[pa.Array]) -> dict[str, pa.Array]:
     found = {}
-    for number, place in enumerate(places):
+    for number, column in enumerate(columns):
         fraction = shape.fractions[number] if shape.fractions else _MOST_DIGITS
         try:
-            found[place] = _cells(values[number], shape.types[number], fraction)
+            found[column] = _cells(values[number], shape.types[number], fraction)
         except pa.ArrowInvalid as error:
             raise pa.ArrowInvalid(f"column {shape.names[number]}: {error}") from None
     return found

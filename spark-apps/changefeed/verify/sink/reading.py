@@ -17,7 +17,7 @@ from changefeed.verify.sink.lines import LineShape
 
 
 class TableFiles:
-    """Numbers the rows of a table's files: a row's place is how many of the table's rows stand before it."""
+    """Numbers the rows of a table's files: a row's index is how many of the table's rows stand before it."""
 
     def __init__(self, store: ObjectStore, table: tuple[str, str], shape: LineShape, formats: Formats) -> None:
         """`table`: (schema, name)."""
@@ -26,7 +26,7 @@ class TableFiles:
         self._shape = shape
         self._formats = formats
         self._paths: list[str] = []
-        self._begins: list[int] = []  # the place of each file's first row
+        self._begins: list[int] = []  # the index of each file's first row
         self._chosen: dict[str, Format] = {}
         self.rows = 0
 
@@ -45,20 +45,20 @@ class TableFiles:
         except Break as problem:
             result.problem(problem.message)
 
-    def where(self, place: int) -> str:
+    def where(self, row_index: int) -> str:
         """For a person."""
-        number = bisect_right(self._begins, place) - 1
-        return f"{self._paths[number]}, row {place - self._begins[number] + 1}"
+        number = bisect_right(self._begins, row_index) - 1
+        return f"{self._paths[number]}, row {row_index - self._begins[number] + 1}"
 
-    def row(self, place: int) -> tuple[str, int, list[object]]:
+    def row(self, row_index: int) -> tuple[str, int, list[object]]:
         """(op, commit_ts, values) of one row, read again."""
-        number = bisect_right(self._begins, place) - 1
-        path, line = self._paths[number], place - self._begins[number]
+        number = bisect_right(self._begins, row_index) - 1
+        path, line = self._paths[number], row_index - self._begins[number]
         for piece in read_rows(self._store.get(path).body, path, self._shape, self._chosen[path]):
             mine = piece.filter(self._is_mine(piece))
             if line < mine.num_rows:
                 row = mine.slice(line, 1).to_pydict()
-                return row["op"][0], row["commit_ts"][0], [row[name][0] for name in self._shape.places]
+                return row["op"][0], row["commit_ts"][0], [row[name][0] for name in self._shape.columns]
             line -= mine.num_rows
         raise Break(f"{path} was changed while it was read.")
 

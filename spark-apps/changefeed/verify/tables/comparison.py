@@ -31,17 +31,17 @@ class RowComparison:
         self._table = table
         self._names = names
         self._key = {f"k{number}": names[number] for number in key}
-        self._places = [f"c{number}" for number in range(len(names))]
+        self._columns = [f"c{number}" for number in range(len(names))]
         columns = ", ".join(f"{name} BLOB" for name in self._key)
         db.execute(f"CREATE OR REPLACE TABLE rows(is_upstream BOOLEAN, {columns}, v UBIGINT)")
 
     def add(self, side: Side, columns: Sequence[pa.Array]) -> None:
         """Some rows: of each column its values in the common form (values)."""
         keys = ", ".join(f"c{name[1:]}" for name in self._key)
-        self._db.register("given", pa.table(list(columns), self._places))
+        self._db.register("given", pa.table(list(columns), self._columns))
         try:
             self._db.execute(
-                f"INSERT INTO rows SELECT {side == 'upstream'}, {keys}, hash({', '.join(self._places)}) FROM given"
+                f"INSERT INTO rows SELECT {side == 'upstream'}, {keys}, hash({', '.join(self._columns)}) FROM given"
             )
         finally:
             self._db.unregister("given")

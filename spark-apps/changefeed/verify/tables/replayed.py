@@ -32,7 +32,7 @@ class ReplayedComparison(RowComparison):
         more = {"op": pa.nulls(count, pa.string()) if op is None else op}
         more["ts"] = pa.nulls(count, pa.int64()) if commit_ts is None else commit_ts
         shown = f"{sequence}, ts, op IS DISTINCT FROM 'D'"
-        self._insert("stored", f"{shown}, {self._from}, hash({', '.join(self._places)})", columns, more)
+        self._insert("stored", f"{shown}, {self._from}, hash({', '.join(self._columns)})", columns, more)
 
     def add_gone(self, sequence: int, keys: Sequence[pa.Array]) -> None:
         self._db.register("given", pa.table(list(keys), list(self._key)))
@@ -42,7 +42,7 @@ class ReplayedComparison(RowComparison):
             self._db.unregister("given")
 
     def add_at_start(self, columns: Sequence[pa.Array]) -> None:
-        self._insert("at_start", f"{self._from}, hash({', '.join(self._places)})", columns, {})
+        self._insert("at_start", f"{self._from}, hash({', '.join(self._columns)})", columns, {})
 
     def settle(self, after_ts: int, *, is_changelog: bool, knows_start: bool) -> int:
         """Make rows of it all: those of the changelog above `after_ts`, or what nothing deletes. How many changes are
@@ -80,7 +80,7 @@ class ReplayedComparison(RowComparison):
         return " AND ".join(f"{one}.{name} = {other}.{name}" for name in self._key)
 
     def _insert(self, table: str, shown: str, columns: Sequence[pa.Array], more: dict[str, pa.Array]) -> None:
-        self._db.register("given", pa.table([*columns, *more.values()], [*self._places, *more]))
+        self._db.register("given", pa.table([*columns, *more.values()], [*self._columns, *more]))
         try:
             self._db.execute(f"INSERT INTO {table} SELECT {shown} FROM given")
         finally:

@@ -97,7 +97,7 @@ def written_values(
 ) -> dict[str, pa.Array]:
     """As `values_of`, but as they are written, text as bytes: U+FFFD for each that is not UTF-8, if `how` replaces it.
 
-    `met` is told the place of each column in which that was done.
+    `met` is told each column by its name in which that was done.
     """
     found = values_of(info, columns, keys, values, how.time_zone, how.choice)
     for (place, array), column in zip(found.items(), columns, strict=True):

@@ -49,7 +49,7 @@ class Life:
         return found if found is not None and found.from_ts == self.from_ts else None
 
     @property
-    def place(self) -> str:
+    def directory_stem(self) -> str:
         """The directory, but for its date."""
         partition = f"/{self.physical_id}" if self.info.partition_ids and not self.by_id else ""
         return f"{self.folder}/{self.from_ts}{partition}"
