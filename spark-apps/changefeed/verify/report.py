@@ -241,8 +241,6 @@ def _check_published(state: State, sink: files.SinkFiles, result: Result) -> Non
     open_files = Counter(entry.output["directory"] for _, entry in state.open_entries())
     for known in state.dispatchers.values():
         path, index = known.output.get("directory", ""), known.output.get("index", 0)
-        if known.output.get("date", "") < state.expired_before:
-            continue
         directory = sink.directories.get(path) or files.DirectoryFiles(path)
         committed = index - open_files[path]
         if directory.published < committed:

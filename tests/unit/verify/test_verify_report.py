@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -63,6 +64,23 @@ async def test_a_right_sink_holds(shop: Shop, sink: HandSink) -> None:
 async def test_a_right_sink_of_another_format_holds(shop: Shop, tmp_path: Path, options: dict[str, Any]) -> None:
     result = await verify(write_sink(tmp_path, shop, **options).uri, shop.pd)
     assert result.first_problem is None
+
+
+async def test_a_sink_whose_log_0_1_0_has_written_holds(shop: Shop, sink: HandSink) -> None:
+    """Its entries had the names of files as members; without them nobody knows which config a file is of."""
+    plans = 0
+    for path in (sink.state / "log").iterdir():
+        record = json.loads(path.read_text())
+        for entry in record.get("entries", ()):
+            entry |= entry.pop("output")
+            plans += 1
+        path.write_text(json.dumps(record))
+    assert plans
+    result = await verify(sink.uri, shop.pd)
+    assert result.first_problem is None
+    index = sink.file(ITEMS, -1).parent / "meta" / "CDC.index"
+    index.write_text(f"CDC{1:020}.csv\n")
+    assert (await verify(sink.uri, shop.pd)).first_problem is not None
 
 
 async def test_files_that_are_not_published_yet_are_nobodys(shop: Shop, sink: HandSink) -> None:
