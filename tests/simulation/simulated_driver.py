@@ -1,14 +1,18 @@
-"""One run of a driver: what `owner/driver.py` does with the cores, its calls made one after another."""
+"""One run of a driver: what `owner/driver.py` does with the cores, its calls made one after another.
+
+What becomes of an action of the owner's is the product's own `carry_out`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from changefeed.errors import Fenced, SnapshotLostByGC
 from changefeed.eventstore.run_folder import RunFolder
-from changefeed.model.record import EpochRecord, FileCommitted, StartRecord
+from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, PlanEntry, StartRecord
 from changefeed.model.tso import compose, physical_ms
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.owner import Owner
@@ -18,7 +22,6 @@ from changefeed.owner.planning.actions import (
     Publish,
     Recorded,
     Stop,
-    WriteDdl,
     WriteSyncpoint,
 )
 from changefeed.owner.planning.barrier import Barrier
@@ -26,6 +29,7 @@ from changefeed.owner.planning.plan_entries import Table
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.owner.preparation.copying import copy_record, tables_to_copy
+from changefeed.owner.publication import carry_out
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log.log import Log
@@ -53,12 +57,29 @@ _MAX_FAILURES = 8  # of a task, then Spark ends the job, and the driver with it
 OFTEN_S = 0.2  # between records of a checkpoint, and between its publications: what matters here comes often
 
 
+class Sink(StorageDdlSink):
+    """The product's own, whose calls come one after the other, and a database that is told of syncpoints."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver.store, driver.log.poll_fence, Patience(sleep=driver.sleep))
+        self._driver = driver
+
+    def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
+        for write in self._index_files(entries):
+            self._grow(write)
+
+    def write_syncpoint(self, ts: int) -> None:
+        world = self._driver.world
+        assert world.database is not None, "nobody has asked for it"
+        world.database.reached_syncpoint(self._driver.run.epoch, ts, world.upstream)
+
+
 class Driver(Process):
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"driver {number}")
         self.nonce = f"{number:x}{world.network.getrandbits(28):07x}"
         self.log = Log(self.store, "log", self.sleep)
-        self.publication = StorageDdlSink(self.store, self.log.poll_fence, Patience(sleep=self.sleep))
+        self.sink = Sink(self)
         self.clock_ms = world.network.choice((0, -_DAY_MS, _DAY_MS))
         self.run = Run(0, self.nonce, "codec", in_order=world.database is not None)
         self.run_folder: RunFolder = world.segments.run_folder(0, self.nonce, self.wait)
@@ -206,15 +227,7 @@ class Driver(Process):
         self.world.say(f"{self.name} {type(action).__name__} {action.record.n}")
         if isinstance(action, Publish | AppendCheckpoint | WriteSyncpoint):
             self.recording_ts = action.record.checkpoint_ts
-        if isinstance(action, Publish):
-            for write in self.publication._index_files(action.entries):  # one after the other: `publish` has threads
-                self.publication._grow(write)
-        if isinstance(action, WriteDdl):
-            self.publication.execute(action.ddl)
-        if isinstance(action, WriteSyncpoint):
-            assert self.world.database is not None, "nobody has asked for it"
-            self.world.database.reached_syncpoint(self.run.epoch, action.ts, self.world.upstream)
-        self.log.append(action.record)
+        carry_out(action, self.sink, self.log)
         owner.recorded(self.world.time.now, action, self.log.state)
         if isinstance(action, Publish):
             self._delete_segments(owner)
@@ -279,7 +292,7 @@ class Driver(Process):
 
     def _publish_metadata(self, owner: Owner) -> None:
         ts = owner.state.checkpoint_ts
-        self.publication.write_checkpoint(ts)
+        self.sink.write_checkpoint(ts)
         self.published_ts, self.published_at = ts, self.world.time.now
 
     def _finish(self, owner: Owner, stop: Stop) -> None:

@@ -1,17 +1,28 @@
 """Publishes what a run has done, one step at a time: the sink's part, the log record, the checkpoint (rule 11).
 
-A shell. The order of publication (data, index, commit record, `metadata`) is the order of its calls.
+A shell. The order of publication (data, index, commit record, `metadata`) is the order of its calls. `carry_out` says
+what becomes of each action of the owner's.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import assert_never
 
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.patience import in_thread
-from changefeed.owner.planning.actions import Publish, Recorded, WriteDdl, WriteSyncpoint
+from changefeed.owner.planning.actions import (
+    AppendCheckpoint,
+    AppendExpiry,
+    AppendPlan,
+    Publish,
+    Recorded,
+    WriteDdl,
+    WriteSyncpoint,
+)
 from changefeed.owner.preparation.prepared import Prepared
+from changefeed.owner.transaction_log.log import Log
 from changefeed.sink.contract import DdlSink
 
 _FOLD_AFTER = 100  # records
@@ -43,15 +54,8 @@ class Publication:
             self._sink.close()
 
     async def record(self, action: Recorded, recorded: Callable[[], None]) -> None:
-        """Carry out the sink's side of it, then append its record; `recorded` is told when that is in the log."""
-        sink, log = self._opened(), self._prepared.log
-        if isinstance(action, Publish):
-            await in_thread(sink.publish, action.entries, action.record)
-        elif isinstance(action, WriteDdl):
-            await in_thread(sink.execute, action.ddl)
-        elif isinstance(action, WriteSyncpoint):
-            await in_thread(sink.write_syncpoint, action.ts)
-        await in_thread(log.append, action.record)
+        """Carry it out; `recorded` is told when its record is in the log."""
+        await in_thread(carry_out, action, self._opened(), self._prepared.log)
         recorded()
 
     async def checkpoint(self, ts: int, force: bool) -> None:
@@ -71,3 +75,22 @@ class Publication:
     def _opened(self) -> DdlSink:
         assert self._sink is not None, "open comes first"
         return self._sink
+
+
+def carry_out(action: Recorded, sink: DdlSink, log: Log) -> None:
+    """Do the sink's part of an action, then append its record. Blocks, and raises what the two do.
+
+    The simulation's drivers call it as well: whatever the owner hands out is simulated.
+    """
+    match action:
+        case Publish():
+            sink.publish(action.entries, action.record)
+        case WriteDdl():
+            sink.execute(action.ddl)
+        case WriteSyncpoint():
+            sink.write_syncpoint(action.ts)
+        case AppendPlan() | AppendCheckpoint() | AppendExpiry():
+            pass
+        case _:
+            assert_never(action)
+    log.append(action.record)

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import date, timedelta
+from typing import assert_never
 
 import owner_records as made
 import owner_segments as s
@@ -369,6 +370,8 @@ def _action(action: Action | None) -> Iterator[str]:
             yield f"expire files of days before {record.before}"
         case Stop():
             yield "stop"
+        case _:
+            assert_never(action)
 
 
 def _entry(entry: PlanEntry) -> str:
