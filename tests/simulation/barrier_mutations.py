@@ -182,8 +182,8 @@ DDL = (
         "a table keeps the definition of before",
         Owner,
         "_executed",
-        "Table(dispatcher, info.hash, ddl.ts, place, info.full_name)",
-        "self._tables.get(dispatcher) or Table(dispatcher, info.hash, ddl.ts, place, info.full_name)",
+        "Table(dispatcher, info.hash, ddl.ts, series, info.full_name)",
+        "self._tables.get(dispatcher) or Table(dispatcher, info.hash, ddl.ts, series, info.full_name)",
         rule=9,
     ),
     Mutation(
