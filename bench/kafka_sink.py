@@ -24,7 +24,7 @@ from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.codec.avro.codec import Avro
 from changefeed.sink.kafka.codec.canal import CanalJson
 from changefeed.sink.kafka.codec.debezium.codec import Debezium
-from changefeed.sink.kafka.codec.message import Codec, Messages, Source
+from changefeed.sink.kafka.codec.message import MessageCodec, Messages, Source
 from changefeed.sink.kafka.codec.open_protocol import OpenProtocol, frame
 from changefeed.sink.kafka.codec.partition import partitions_of
 from changefeed.sink.kafka.codec.simple import Simple
@@ -35,7 +35,7 @@ from changefeed.sink.text.canal_json import CanalJsonFormat
 PARTITIONS, CHUNK = 3, 100_000
 MAX_ROWS, MAX_BYTES = 16, 1 << 20  # of a message of the open protocol
 
-CODECS: dict[str, Codec] = {
+CODECS: dict[str, MessageCodec] = {
     "canal-json": CanalJson(CanalJsonFormat(terminator="", enable_tidb_extension=True)),
     "open-protocol": OpenProtocol(),
     "simple": Simple(),
@@ -90,7 +90,9 @@ def records(rows: int) -> Records:
     return Records(info, op, np.zeros(rows, np.bool_), ts, columns, columns)
 
 
-def messages_of(codec: Codec, made: Records, topic: str) -> tuple[Messages, np.ndarray[tuple[int], np.dtype[np.int32]]]:
+def messages_of(
+    codec: MessageCodec, made: Records, topic: str
+) -> tuple[Messages, np.ndarray[tuple[int], np.dtype[np.int32]]]:
     partitions = partitions_of(made, PARTITIONS, "index-value")
     found = codec.rows(made, Source(1, 1, topic), 0)
     return frame(found, partitions, MAX_ROWS, MAX_BYTES) if isinstance(codec, OpenProtocol) else (found, partitions)
@@ -109,7 +111,7 @@ def measured(rows: int, sender: Sender, topic: str) -> Iterator[tuple[str, float
     for name, codec in CODECS.items():
         encoded, partitions = messages_of(codec, made, topic)
 
-        def encode(codec: Codec = codec) -> None:
+        def encode(codec: MessageCodec = codec) -> None:
             for _ in range(chunks):
                 messages_of(codec, made, topic)
 

@@ -19,7 +19,7 @@ from changefeed.owner.transaction_log.state import State
 from changefeed.schema.sql.definition import Definition
 from changefeed.schema.sql.tables import create_table
 from changefeed.schema.table_info import TableInfo, parse_table_info
-from changefeed.sink.mysql.server import Server, Session
+from changefeed.sink.mysql.server import MysqlServer, Session
 from changefeed.spec.parse import parse
 from changefeed_devcluster.tidb.schema import NewColumn, make_table
 
@@ -48,7 +48,7 @@ def definition(number: int) -> TableInfo:
 
 @contextmanager
 def there(port: int, tables: list[TableInfo]) -> Iterator[None]:
-    session = Session(Server("127.0.0.1", port, "root", ""), one_by_one=True)
+    session = Session(MysqlServer("127.0.0.1", port, "root", ""), one_by_one=True)
     database = _DATABASE.encode()
     session.run([b"DROP DATABASE IF EXISTS " + database, b"CREATE DATABASE " + database])
     session.run([create_table(Definition.of(table), session.dialect).encode() for table in tables])

@@ -26,7 +26,7 @@ from changefeed.sink.mysql.order.conflicts import Conflicts
 from changefeed.sink.mysql.rows.changes import Changes
 from changefeed.sink.mysql.rows.keys import TableKeys
 from changefeed.sink.mysql.rows.statements import ChunkStatements
-from changefeed.sink.mysql.server import Server, Session
+from changefeed.sink.mysql.server import MysqlServer, Session
 from changefeed.sink.mysql.sink import MysqlSink, Options
 
 _CREATE = (
@@ -71,7 +71,7 @@ def _measure(what: str, rows: int, call: Callable[[], object]) -> None:
 
 
 def _server(port: int, rows: int) -> None:
-    server = Server("127.0.0.1", port, "root", "")
+    server = MysqlServer("127.0.0.1", port, "root", "")
     session = Session(server)
     chunks = [_chunk(first, min(_CHUNK, rows - first)) for first in range(0, rows, _CHUNK)]
     keys = TableKeys.of(_table())

@@ -25,7 +25,7 @@ from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, TableInfo, parse_table_info
 from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
 from changefeed.sink.iceberg.shape import file_schema
-from changefeed.sink.iceberg.tables import LakeTables, Writer
+from changefeed.sink.iceberg.tables import LakeTables, TableWriter
 from integration_busy_catalogs import Busy, database, rest, sqlite
 from integration_java import COMPILE_S, FETCH_S
 from pyiceberg.table import Table
@@ -84,7 +84,7 @@ def ids(rows: list[dict[str, Any]]) -> list[int]:
 
 
 def sink_of(busy: Busy, table: TableInfo, slept: Callable[[float], None]) -> IcebergDdlSink:
-    place, writer = busy.place, Writer("uid/origin", 1, lambda: None)
+    place, writer = busy.place, TableWriter("uid/origin", 1, lambda: None)
     tables = LakeTables(place.open(), place.catalog_uri, writer, Patience(900, slept))
     return IcebergDdlSink(place, tables, upsert=False, there={table.id: (table, 5)})
 

@@ -28,7 +28,7 @@ from changefeed.sink.kafka.entry_writer import AtLeastOnceDelivery, ExactlyOnceD
 from changefeed.sink.kafka.exactly_once import ExactlyOnce
 from changefeed.sink.kafka.options import progress_topic
 from changefeed.sink.kafka.producer import AtLeastOnce
-from changefeed.sink.kafka.progress import Verdict
+from changefeed.sink.kafka.progress import ClaimVerdict
 from changefeed.sink.kafka.to_all import ToAll
 from changefeed.sink.kafka.topics import create_topic, partitions_of
 from confluent_kafka import IsolationLevel, Producer, TopicPartition
@@ -161,7 +161,7 @@ def test_a_task_that_lives_on_is_fenced_by_the_next_claim(
 
 def test_a_lower_epoch_is_refused_by_what_the_newer_one_has_claimed(broker: Broker) -> None:
     newer = ExactlyOnce(broker.cluster, Claim("feed", 900, 8, "new", 1), (PROGRESS, 2), Patience(30))
-    assert newer.claim(entry_of(0)) is Verdict.WRITE
+    assert newer.claim(entry_of(0)) is ClaimVerdict.WRITE
     older = ExactlyOnce(broker.cluster, Claim("feed", 900, 7, "old", 9), (PROGRESS, 2), Patience(30))
     with pytest.raises(Fenced, match=r"Epoch 7, .* epoch 8, writer 1 has claimed"):
         older.claim(entry_of(0))
@@ -181,7 +181,7 @@ def test_an_open_transaction_of_another_dispatcher_hides_no_progress(broker: Bro
     first.claim(entry_of(0))
     first.done()
     second = ExactlyOnce(broker.cluster, Claim("feed", 902, 1, "n", 2), (PROGRESS, 1), Patience(60))
-    assert second.claim(entry_of(0)) is Verdict.SKIP
+    assert second.claim(entry_of(0)) is ClaimVerdict.SKIP
 
 
 def _one_message() -> Any:
@@ -197,7 +197,7 @@ def test_an_aborted_entry_is_not_seen_and_is_written_by_the_next_writer(broker: 
     send(aborted, plan, 0)
     aborted.abort()
     writer = ExactlyOnce(broker.cluster, claim, (PROGRESS, 2), Patience(30))
-    assert writer.claim(entry_of(0)) is Verdict.WRITE
+    assert writer.claim(entry_of(0)) is ClaimVerdict.WRITE
     send(writer, plan, 0)
     writer.done()
     assert sorted(int(value) for _, _, value in consumed(broker.cluster, "aborted")) == list(range(50))

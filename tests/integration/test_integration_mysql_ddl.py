@@ -32,7 +32,7 @@ from changefeed.sink.mysql.ddl import MysqlDdlSink
 from changefeed.sink.mysql.ddl_record import Subject
 from changefeed.sink.mysql.index_builds import Build, IndexBuilds
 from changefeed.sink.mysql.server import Session
-from changefeed.sink.mysql.syncpoint import Syncpoints
+from changefeed.sink.mysql.syncpoint import SyncpointStatements
 from changefeed_devcluster.tidb.schema import NewColumn, make_table
 from integration_mariadb import MariaDb, running
 from integration_mysql_programs import every_server
@@ -119,7 +119,7 @@ DDLS = [
 ]
 
 
-SYNCPOINTS = Syncpoints("prod/feed", retention_s=3600)
+SYNCPOINTS = SyncpointStatements("prod/feed", retention_s=3600)
 
 
 def open_sink(database: MariaDb, writer: int = 1) -> MysqlDdlSink:

@@ -20,7 +20,7 @@ from changefeed.sink.mysql.ddl import MysqlDdlSink
 from changefeed.sink.mysql.definitions.check import compare
 from changefeed.sink.mysql.failures import failure
 from changefeed.sink.mysql.server import Session
-from changefeed.sink.mysql.syncpoint import Syncpoints
+from changefeed.sink.mysql.syncpoint import SyncpointStatements
 from changefeed.verify.mysql.report import verify
 from changefeed_devcluster.tidb.schema import NewColumn
 from conftest import wait_for
@@ -49,7 +49,9 @@ def session(database: MariaDb) -> Iterator[Session]:
 
 @every_server
 def test_each_ddl_does_what_the_reference_says(database: MariaDb, session: Session) -> None:
-    sink = MysqlDdlSink(database.server(), "changefeed", Claim("cf", 0, 1, "n", 1), Patience(30), Syncpoints("cf", 60))
+    sink = MysqlDdlSink(
+        database.server(), "changefeed", Claim("cf", 0, 1, "n", 1), Patience(30), SyncpointStatements("cf", 60)
+    )
     wrong = []
     for ts, example in enumerate((each for examples in EXAMPLES.values() for each in examples), 10):
         prepare(database, example, session.dialect)

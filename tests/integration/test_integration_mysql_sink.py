@@ -16,7 +16,7 @@ import pytest
 from changefeed.errors import DuplicateKey, Fenced, NeedsHuman
 from changefeed.sink.contract import EntryId
 from changefeed.sink.mysql.rows.changes import Changes
-from changefeed.sink.mysql.server import Server, Session
+from changefeed.sink.mysql.server import MysqlServer, Session
 from integration_mariadb import MariaDb, Proxy
 from integration_mysql_programs import every_server
 
@@ -157,7 +157,7 @@ def test_a_transaction_that_pauses_is_committed_by_its_own_connection(
 
 
 def test_no_message_has_the_password(mariadb: MariaDb) -> None:
-    session = Session(Server("127.0.0.1", mariadb.port, "nobody", "hidden-password"))
+    session = Session(MysqlServer("127.0.0.1", mariadb.port, "nobody", "hidden-password"))
     with pytest.raises(NeedsHuman, match="Access denied for user 'nobody'") as refused:
         session.rows(b"SELECT 1")
     assert "hidden-password" not in f"{refused.value!r} {Path(__file__).name} {session!r}"

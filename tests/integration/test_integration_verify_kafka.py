@@ -23,7 +23,7 @@ from changefeed.pipeline.mounter import mount
 from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Claim, Entry, EntryId
 from changefeed.sink.kafka.codec.message import DdlEvent, Message
-from changefeed.sink.kafka.entry_writer import Encoder, KafkaJob, codec_for
+from changefeed.sink.kafka.entry_writer import KafkaJob, MessageEncoder, codec_for
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
@@ -170,7 +170,7 @@ class Scene:
         records = mount(rows, life.info, zone, written=written, with_old=True)
         claim = Claim("a", life.physical_id, 1, "a", 0)
         entry = Entry(claim, EntryId(1, 0), life.to_ts, {}, life.info, life.from_ts, written, 1, zone, self._options)
-        topic, messages, partitions = Encoder(self._job, self.cluster, Patience(30)).messages(entry, records, 0)
+        topic, messages, partitions = MessageEncoder(self._job, self.cluster, Patience(30)).messages(entry, records, 0)
         sides = zip(partitions.tolist(), messages.keys.to_pylist(), messages.values.to_pylist(), strict=True)
         self.send([(topic, part, Message(key, value)) for part, key, value in sides])
 

@@ -39,7 +39,7 @@ from changefeed.sink.iceberg.marks import SNAPSHOT, VERSION, Relied, version_of
 from changefeed.sink.iceberg.place import IcebergPlace
 from changefeed.sink.iceberg.shape import file_schema, table_schema
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots
-from changefeed.sink.iceberg.tables import Definition, LakeTables, Writer
+from changefeed.sink.iceberg.tables import InitialTable, LakeTables, TableWriter
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import CommitStateUnknownException, NoSuchTableError
@@ -158,7 +158,7 @@ class LakeWorld:
         """Whether a driver that comes after the last commit stops at the table, which went back behind that."""
         tables = self._tables(self._epoch + 1, lambda: None)
         table = _definition(_table_of(given.planned.dispatcher))
-        definition = Definition(table_schema(table, upsert=self._upsert), "memory", table.id, 0)
+        definition = InitialTable(table_schema(table, upsert=self._upsert), "memory", table.id, 0)
         try:
             tables.change((name[0], name[1]), definition, lambda table: None)
         except NeedsHuman:
@@ -217,7 +217,7 @@ class LakeWorld:
             yield
 
     def _tables(self, epoch: int, poll_fence: Callable[[], None]) -> LakeTables:
-        writer, patience = Writer(_LOG, epoch, poll_fence), Patience(60, lambda _: None)
+        writer, patience = TableWriter(_LOG, epoch, poll_fence), Patience(60, lambda _: None)
         answers: Any = Answers(self, epoch)
         return LakeTables(answers, "memory", writer, patience, self._relied())
 

@@ -32,7 +32,7 @@ _NUMBER = pa.field("number", pa.int64())
 _POSITION = tuple(map(RAW_SCHEMA.get_field_index, Position._fields))
 
 
-class _SpanRows(NamedTuple):
+class _SortedRows(NamedTuple):
     """A span's rows, the first one's position, and their curve."""
 
     rows: pa.RecordBatch
@@ -116,7 +116,7 @@ def write_segment(run_folder: RunFolder, task: str, seq: int, spans: Sequence[Sp
     return segment.meta(*run_folder.create_segment(task, seq, segment.write))
 
 
-def _sort(spans: Sequence[SpanRows]) -> Iterator[_SpanRows]:
+def _sort(spans: Sequence[SpanRows]) -> Iterator[_SortedRows]:
     """Of each its rows. Small ones are sorted at once: a step costs a row of each of hundreds what it costs one."""
     for span in spans:
         if not any(batch.num_rows for batch in span.batches):
@@ -126,13 +126,13 @@ def _sort(spans: Sequence[SpanRows]) -> Iterator[_SpanRows]:
         yield next(small) if span.bytes <= CURVE_STEP else _sort_one(span)
 
 
-def _sort_one(span: SpanRows) -> _SpanRows:
+def _sort_one(span: SpanRows) -> _SortedRows:
     batch = ordered(pa.concat_batches(span.batches), BY_POSITION)
     (first,) = _positions(batch, np.zeros(1, np.int64))
-    return _SpanRows(batch, first, _curve(batch))
+    return _SortedRows(batch, first, _curve(batch))
 
 
-def _sort_together(spans: Sequence[SpanRows]) -> Iterator[_SpanRows]:
+def _sort_together(spans: Sequence[SpanRows]) -> Iterator[_SortedRows]:
     """Each with a curve of its last row alone."""
     rows = pa.concat_batches([batch for span in spans for batch in span.batches])
     counts = [sum(batch.num_rows for batch in span.batches) for span in spans]
@@ -143,7 +143,7 @@ def _sort_together(spans: Sequence[SpanRows]) -> Iterator[_SpanRows]:
     first = _positions(batch, ends - counts)
     last = _positions(batch, ends - 1)
     for span, end, count, low, high in zip(spans, ends.tolist(), counts, first, last, strict=True):
-        yield _SpanRows(batch.slice(end - count, count), low, [(high, span.bytes)])
+        yield _SortedRows(batch.slice(end - count, count), low, [(high, span.bytes)])
 
 
 def _curve(batch: pa.RecordBatch) -> list[tuple[Position, int]]:

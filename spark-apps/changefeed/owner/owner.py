@@ -34,7 +34,7 @@ from changefeed.owner.planning.actions import (
     WriteSyncpoint,
 )
 from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to, flushed_ts
+from changefeed.owner.planning.checkpoint import Checkpoint, DispatcherProgress, flushed_to, flushed_ts
 from changefeed.owner.planning.expiration import expires_before
 from changefeed.owner.planning.plan_entries import Table, make_plan
 from changefeed.owner.planning.planner import Cut, Planner, Reason, UnderWay
@@ -356,13 +356,13 @@ class Owner:
             return Stop()
         return None
 
-    def _progress(self, done: Done = ()) -> Iterator[Progress]:
-        """Of all dispatchers. One Progress stands for those that have no open files: it is the lowest of all.
+    def _progress(self, done: Done = ()) -> Iterator[DispatcherProgress]:
+        """Of all dispatchers. One DispatcherProgress stands for those that have no open files: it is the lowest of all.
 
         `done`: files that count as committed.
         """
         if (lowest_ts := self.spans.lowest_ts()) is not None:
-            yield Progress(0, lowest_ts, is_open=False, first_unplanned_ts=self.planner.lowest_unplanned_ts())
+            yield DispatcherProgress(0, lowest_ts, is_open=False, first_unplanned_ts=self.planner.lowest_unplanned_ts())
         flushed = {entry.dispatcher: entry.to.commit_ts for _, entry in done}
         keys = {EntryKey(file.plan, file.entry) for file, _ in done}
         closed = {d for d in flushed if all(key in keys for key, _ in self._open.of(d))}
@@ -370,8 +370,8 @@ class Owner:
             if dispatcher not in closed:
                 yield self._progress_of(dispatcher, flushed.get(dispatcher, 0), self._open.dispatchers)
 
-    def _progress_of(self, dispatcher: int, flushed_ts: int, open_: Collection[int]) -> Progress:
-        return Progress(
+    def _progress_of(self, dispatcher: int, flushed_ts: int, open_: Collection[int]) -> DispatcherProgress:
+        return DispatcherProgress(
             flushed_ts=max(flushed_ts, self.state.flushed_ts(dispatcher)),
             resolved_ts=self.spans.resolved_ts(dispatcher),
             is_open=dispatcher in open_,

@@ -18,7 +18,7 @@ from changefeed.restore.schema.definition import definition
 from changefeed.restore.schema.table import RestoredTable, TableVersion
 from changefeed.sink.mysql.rows.literals import identifier, joined, literals_of, text_literal
 from changefeed.sink.mysql.rows.pieces import between, conditions, offsets, parts, text
-from changefeed.sink.mysql.server import Server, Session
+from changefeed.sink.mysql.server import MysqlServer, Session
 
 SCHEME = "mysql://"
 _PORT = 3306
@@ -27,7 +27,7 @@ _PASSWORD = "MYSQL_PWD"
 _OF_DDLS = b"SET SESSION sql_mode='STRICT_TRANS_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO'"
 
 
-def server_of(uri: str, field: str) -> Server:
+def server_of(uri: str, field: str) -> MysqlServer:
     """Of mysql://USER@HOST:PORT, with the password in MYSQL_PWD. Raises InvalidSpec."""
     found = urlsplit(uri)
     if found.password is not None:
@@ -36,13 +36,13 @@ def server_of(uri: str, field: str) -> Server:
         )
     if not uri.startswith(SCHEME) or not found.hostname or found.path.strip("/") or found.query:
         raise InvalidSpec(field, "is not a server", "Allowed: mysql://USER@HOST:PORT.")
-    return Server(found.hostname, found.port or _PORT, found.username or "root", os.environ.get(_PASSWORD, ""))
+    return MysqlServer(found.hostname, found.port or _PORT, found.username or "root", os.environ.get(_PASSWORD, ""))
 
 
 class Database:
     """One connection. Each transaction is tried again when it fails, so it must be one that may be repeated."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: MysqlServer) -> None:
         self._server, self._session, self._patience, self.where = server, Session(server), Patience(), str(server)
 
     def run(self, *statements: bytes) -> None:

@@ -36,7 +36,7 @@ class Cancelled(Exception):
 
 
 @dataclass
-class _Job:
+class _LaneEntry:
     """An entry whose chunks come while it is written."""
 
     event: Event
@@ -53,14 +53,14 @@ class Lanes:
         self._waiting_for_room = around.waiting
         self._failure = FirstFailure(around.failed)
         self._changed = threading.Condition()  # guards what follows
-        self._lanes: dict[int, deque[_Job]] = {}  # of dispatchers that have something to write
+        self._lanes: dict[int, deque[_LaneEntry]] = {}  # of dispatchers that have something to write
         self._threads: set[threading.Thread] = set()
         self._waiting = 0  # chunks
         self._is_closed = False
 
     def write(self, event: Event) -> None:
         """A failure of the chunks takes the entry back, unless all of it was there."""
-        job = _Job(event)
+        job = _LaneEntry(event)
         with self._changed:
             self._wait_until(lambda: len(self._lanes) < _LANES or event.entry.claim.dispatcher in self._lanes)
             self._add(job)
@@ -105,7 +105,7 @@ class Lanes:
     def _has_ended(self) -> bool:
         return self._is_closed or self._failure.is_set
 
-    def _add(self, job: _Job) -> None:
+    def _add(self, job: _LaneEntry) -> None:
         dispatcher = job.event.entry.claim.dispatcher
         if dispatcher in self._lanes:
             self._lanes[dispatcher].append(job)
@@ -129,7 +129,7 @@ class Lanes:
             if not self._has_ended:
                 job.event.written(written or Written(0))
 
-    def _next(self, dispatcher: int) -> _Job | None:
+    def _next(self, dispatcher: int) -> _LaneEntry | None:
         """The lane's next entry; None: it has no more, and ends."""
         with self._changed:
             lane = self._lanes[dispatcher]
@@ -142,7 +142,7 @@ class Lanes:
             self._changed.notify_all()
             return None
 
-    def _chunks(self, job: _Job) -> Iterator[Records]:
+    def _chunks(self, job: _LaneEntry) -> Iterator[Records]:
         """Those of the entry, as they come. Raises Cancelled."""
         while True:
             with self._changed:
@@ -159,7 +159,7 @@ class Lanes:
                 self._changed.notify_all()
             yield records
 
-    def _drain(self, job: _Job) -> None:
+    def _drain(self, job: _LaneEntry) -> None:
         """Take what the writer had no use for."""
         for _ in self._chunks(job):
             pass

@@ -21,7 +21,7 @@ from changefeed.sink.kafka.codec.message import Messages
 from changefeed.sink.kafka.codec.partition import by_values
 from changefeed.sink.kafka.exactly_once import ExactlyOnce
 from changefeed.sink.kafka.producer import AtLeastOnce
-from changefeed.sink.kafka.progress import Verdict
+from changefeed.sink.kafka.progress import ClaimVerdict
 
 KEYS = 17
 FENCED = 75
@@ -51,7 +51,7 @@ def exactly_once(plan: dict[str, Any], cluster: Cluster) -> None:
     for number in range(plan["entries"]):
         while True:
             try:
-                if writer.claim(entry_of(number)) is Verdict.SKIP:
+                if writer.claim(entry_of(number)) is ClaimVerdict.SKIP:
                     say("skip", number)
                     break
                 send(writer, plan, number)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pymysql
 import pytest
-from changefeed.sink.mysql.server import Server
+from changefeed.sink.mysql.server import MysqlServer
 from integration_mysql_programs import PROGRAMS
 from pymysql.converters import encoders
 
@@ -32,8 +32,8 @@ class MariaDb:
     port: int
     is_mysql: bool = False
 
-    def server(self, port: int | None = None) -> Server:
-        return Server("127.0.0.1", port or self.port, "root", "")
+    def server(self, port: int | None = None) -> MysqlServer:
+        return MysqlServer("127.0.0.1", port or self.port, "root", "")
 
     def query(self, *statements: str) -> list[tuple[Any, ...]]:
         """Each by itself; the rows of the last, values as bytes or None."""

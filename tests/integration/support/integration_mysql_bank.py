@@ -20,7 +20,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.sink.contract import Claim, EntryId
 from changefeed.sink.mysql.rows.changes import Changes
-from changefeed.sink.mysql.server import Server, Session
+from changefeed.sink.mysql.server import MysqlServer, Session
 from changefeed.sink.mysql.sink import MysqlSink, Options
 
 CREATE = (
@@ -110,7 +110,7 @@ def claim(writer: int, epoch: int = 1, nonce: str = "n") -> Claim:
     return Claim("bank", 1, epoch, nonce, writer)
 
 
-def open_sink(server: Server, workers: int = 4) -> MysqlSink:
+def open_sink(server: MysqlServer, workers: int = 4) -> MysqlSink:
     """Small transactions, so that there are many."""
     return MysqlSink(server, Options(workers=workers, max_txn_row=4, by_transaction=True), Patience(60))
 
@@ -141,7 +141,7 @@ def _die_at(commits: int, moment: str) -> None:
 
 def main(port: str, writer: str, commits: str, moment: str) -> None:
     _die_at(int(commits), moment)
-    sink = open_sink(Server("127.0.0.1", int(port), "root", ""))
+    sink = open_sink(MysqlServer("127.0.0.1", int(port), "root", ""))
     try:
         for _ in write_all(sink, claim(int(writer)), history()[0]):
             pass

@@ -19,7 +19,7 @@ from changefeed.sink.mysql import server
 from changefeed.sink.mysql.control import Control
 from changefeed.sink.mysql.ddl import MysqlDdlSink
 from changefeed.sink.mysql.server import Session
-from changefeed.sink.mysql.writer import Writer
+from changefeed.sink.mysql.writer import BatchWriter
 from confluent_kafka import Consumer, Producer
 from integration_points import Points, wrap
 
@@ -70,7 +70,7 @@ def _wrap_mysql(points: Points) -> None:
 
     Control.claim, Session.commit = claim_, commit_  # type: ignore[method-assign]
     for where, method, name in (
-        (Writer, "write", "write a batch"),
+        (BatchWriter, "write", "write a batch"),
         (Control, "finish", "end an entry"),
         (MysqlDdlSink, "_execute", "execute a DDL"),
         (MysqlDdlSink, "_statements", "make a DDL's statements"),

@@ -4,7 +4,7 @@ import owner_segments as s
 import pytest
 from changefeed.errors import ProtocolViolation
 from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.planning.checkpoint import Checkpoint, Progress
+from changefeed.owner.planning.checkpoint import Checkpoint, DispatcherProgress
 from changefeed.sink.contract import Ddl
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 TABLE, OTHER = 1, 2
 
 
-def idle(resolved_ts: int, flushed: int = 100) -> Progress:
-    return Progress(flushed, resolved_ts, is_open=False, first_unplanned_ts=None)
+def idle(resolved_ts: int, flushed: int = 100) -> DispatcherProgress:
+    return DispatcherProgress(flushed, resolved_ts, is_open=False, first_unplanned_ts=None)
 
 
 def at(resolved_ts: int, target_ts: int | None = None) -> Barrier:
@@ -139,8 +139,8 @@ def test_rule_24_a_ddl_at_the_target_comes_before_the_end() -> None:
 
 def test_the_checkpoint_stays_below_rows_that_are_not_written() -> None:
     barrier, checkpoint = at(500), Checkpoint(100)
-    open_ = Progress(120, 400, is_open=True, first_unplanned_ts=None)
-    waiting = Progress(120, 400, is_open=False, first_unplanned_ts=151)
+    open_ = DispatcherProgress(120, 400, is_open=True, first_unplanned_ts=None)
+    waiting = DispatcherProgress(120, 400, is_open=False, first_unplanned_ts=151)
     assert checkpoint.next([idle(300), open_], barrier) == 120
     assert checkpoint.next([idle(300), waiting], barrier) == 150
     assert checkpoint.next([idle(300)], barrier) == 300
@@ -172,7 +172,7 @@ def test_the_checkpoint_is_below_every_unwritten_row_whatever_the_order(
     barrier, checkpoint, last = at(170), Checkpoint(100), 100
     barrier.on_ddl(alter(175))
     for flushed, resolved, is_open, first in values:
-        one = Progress(flushed, resolved, is_open, first)
+        one = DispatcherProgress(flushed, resolved, is_open, first)
         ts = checkpoint.next([one], barrier)
         assert ts >= last
         if ts > last:

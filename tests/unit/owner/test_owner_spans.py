@@ -4,7 +4,7 @@ import owner_records as made
 import owner_segments as s
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.owner.pulling.spans import AWAY_S, Changes, Orders, Spans
+from changefeed.owner.pulling.spans import AWAY_S, Orders, ReportOutcome, Spans
 from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.wire import owner_pb2 as pb
 from hypothesis import given
@@ -64,7 +64,7 @@ def test_what_a_report_has_brought() -> None:
     changes = spans.on_report(0, report(s.meta(1, s.share(SPAN, sub, [105, 130])), s.resolved(sub, 120, 1)))
     assert [segment.rows for segment in changes.segments] == [2]
     assert changes.resolved == {SPAN: 120}
-    assert spans.on_report(0, report(s.resolved(sub, 120, 1))) == Changes()
+    assert spans.on_report(0, report(s.resolved(sub, 120, 1))) == ReportOutcome()
     assert spans.segments(SPAN) == changes.segments
 
 
@@ -83,7 +83,7 @@ def test_rule_2_reports_of_another_assignment_are_dropped() -> None:
     (subscribe,) = join(spans, 0)
     assert subscribe.sub_id != old
     late = report(s.meta(1, s.share(SPAN, old, [110])), s.resolved(old, 150, 1))
-    assert spans.on_report(0, late) == Changes()
+    assert spans.on_report(0, late) == ReportOutcome()
     assert (spans.resolved_ts(SPAN), spans.segments(SPAN)) == (100, ())
 
 
@@ -104,7 +104,7 @@ def test_rule_2_a_puller_can_not_speak_for_anothers_assignment() -> None:
     join(spans, 1)
     (subscribe,) = join(spans, 0)
     foreign = report(s.meta(1, s.share(SPAN, subscribe.sub_id, [110])), s.resolved(subscribe.sub_id, 150, 1))
-    assert spans.on_report(1, foreign) == Changes()
+    assert spans.on_report(1, foreign) == ReportOutcome()
     spans.on_report(0, report(s.unwanted(1, subscribe.sub_id)))
     assert (spans.resolved_ts(SPAN), spans.segments(SPAN)) == (100, ())
 
@@ -113,7 +113,7 @@ def test_rule_2_what_waited_when_the_stream_was_lost_never_counts() -> None:
     spans, sub = one_span()
     spans.on_report(0, report(s.resolved(sub, 150, 1)))
     (subscribe,) = join(spans, 0)
-    assert spans.on_report(0, report(s.unwanted(1, subscribe.sub_id))) == Changes()
+    assert spans.on_report(0, report(s.unwanted(1, subscribe.sub_id))) == ReportOutcome()
     assert spans.resolved_ts(SPAN) == 100
     assert spans.on_report(0, report(s.resolved(subscribe.sub_id, 110, 0))).resolved == {SPAN: 110}
 
@@ -184,8 +184,8 @@ def test_rule_2_a_move_leaves_no_hole_and_the_old_pullers_words_count_no_more() 
     assert (subscribe.start_ts, subscribe.sub_id > old, spans.moves) == (120, True, 1)
     join(spans, 0, now=9.0)
     late = report(s.meta(2, s.share(SPAN, old, [135])), s.resolved(old, 140, 2), s.resolved(old, 300, 0))
-    assert spans.on_report(0, late) == Changes()
-    assert spans.on_report(1, late) == Changes()
+    assert spans.on_report(0, late) == ReportOutcome()
+    assert spans.on_report(1, late) == ReportOutcome()
     assert spans.resolved_ts(SPAN) == 120
     again = report(s.meta(1, s.share(SPAN, subscribe.sub_id, [130, 135]), attempt="b"))
     assert len(spans.on_report(1, again).segments) == 1
@@ -252,7 +252,7 @@ def test_rule_2_a_move_told_to_no_one_is_made_good_by_the_next_stream() -> None:
     (lost,) = subscribed(spans.arrange(9.0), puller=1)
     (told,) = join(spans, 1, now=9.0)  # its stream had ended before the command could be sent
     assert old < lost.sub_id < told.sub_id
-    assert spans.on_report(1, report(s.resolved(lost.sub_id, 150, 0))) == Changes()
+    assert spans.on_report(1, report(s.resolved(lost.sub_id, 150, 0))) == ReportOutcome()
 
 
 def test_load_is_what_spans_bring_lately() -> None:
@@ -340,10 +340,10 @@ def test_rule_3_a_manifest_names_the_segments_of_the_current_assignment() -> Non
 
 def test_rule_4_what_is_flushed_already_is_not_kept() -> None:
     spans, sub = one_span()
-    assert spans.on_report(0, report(s.meta(1, s.share(SPAN, sub, [90, 100])))) == Changes()
+    assert spans.on_report(0, report(s.meta(1, s.share(SPAN, sub, [90, 100])))) == ReportOutcome()
     again = report(s.meta(2, s.share(SPAN, sub, [110])))
     assert len(spans.on_report(0, again).segments) == 1
-    assert spans.on_report(0, again) == Changes()
+    assert spans.on_report(0, again) == ReportOutcome()
 
 
 def test_a_file_is_unneeded_once_its_last_span_releases_it() -> None:
@@ -539,7 +539,7 @@ def test_rule_9_a_span_that_a_ddl_ends_is_pulled_no_more_and_leaves_nothing() ->
     assert [command.release.sub_id for _, command in orders.commands] == [sub_id]
     assert orders.ended == {}, "nothing of it is planned again"
     assert len(spans.files.take_unneeded(set())) == 1
-    assert spans.on_report(0, report(s.meta(2, s.share(SPAN, sub_id, [120])))) == Changes(), "it comes too late"
+    assert spans.on_report(0, report(s.meta(2, s.share(SPAN, sub_id, [120])))) == ReportOutcome(), "it comes too late"
     assert spans.reached([SPAN, 8]).keys() == {8}
     assert [c.span_id for c in subscribed(spans.add_span(SPAN, b"a", b"b", 200))] == [SPAN], "renamed back"
 

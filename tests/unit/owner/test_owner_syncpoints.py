@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from changefeed.model.tso import compose
 from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.planning.checkpoint import Checkpoint, Progress
+from changefeed.owner.planning.checkpoint import Checkpoint, DispatcherProgress
 from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.sink.contract import Ddl
 
@@ -18,8 +18,8 @@ def at(resolved_ts: int, target_ts: int | None = None) -> Barrier:
     return barrier
 
 
-def flushed(ts: int) -> Progress:
-    return Progress(ts, ts, is_open=False, first_unplanned_ts=None)
+def flushed(ts: int) -> DispatcherProgress:
+    return DispatcherProgress(ts, ts, is_open=False, first_unplanned_ts=None)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import FileNames
 from changefeed.sink.iceberg.marks import Relied
 from changefeed.sink.iceberg.place import IcebergPlace
-from changefeed.sink.iceberg.tables import LakeTables, Writer
+from changefeed.sink.iceberg.tables import LakeTables, TableWriter
 from changefeed.sink.records import Records
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent
@@ -88,7 +88,11 @@ class Lake:
                 raise Fenced(f"epoch {self.newest_epoch} drives")
 
         lake = LakeTables(
-            wrap(self.place.open()), self.place.catalog_uri, Writer(log, epoch, poll_fence), Patience(60, slept), relied
+            wrap(self.place.open()),
+            self.place.catalog_uri,
+            TableWriter(log, epoch, poll_fence),
+            Patience(60, slept),
+            relied,
         )
         there = {each: (table, 5) for table in tables for each in table.physical_ids}
         return IcebergDdlSink(self.place, lake, self.upsert, there)

@@ -27,7 +27,7 @@ from changefeed.sink.kafka.codec.avro.schema import AvroTypes, schema_of
 from changefeed.sink.kafka.codec.canal import CanalJson
 from changefeed.sink.kafka.codec.debezium.codec import Debezium
 from changefeed.sink.kafka.codec.large import Limit, encoded, keeper
-from changefeed.sink.kafka.codec.message import Codec, DdlEvent, Message, Messages, Source
+from changefeed.sink.kafka.codec.message import DdlEvent, Message, MessageCodec, Messages, Source
 from changefeed.sink.kafka.codec.open_protocol import OpenProtocol, frame
 from changefeed.sink.kafka.codec.simple import Simple
 from changefeed.sink.records import Records, narrowed, sliced, taken
@@ -457,11 +457,15 @@ def test_a_bootstrap_tells_the_definition() -> None:
     assert columns["id"]["nullable"] is False
 
 
-TELLING: list[Codec] = [CanalJson(CanalJsonFormat(terminator="", enable_tidb_extension=True)), OpenProtocol(), Simple()]
+TELLING: list[MessageCodec] = [
+    CanalJson(CanalJsonFormat(terminator="", enable_tidb_extension=True)),
+    OpenProtocol(),
+    Simple(),
+]
 
 
 @pytest.mark.parametrize("codec", TELLING, ids=lambda codec: type(codec).__name__)
-def test_a_message_that_is_too_large(codec: Codec, tmp_path: Any) -> None:
+def test_a_message_that_is_too_large(codec: MessageCodec, tmp_path: Any) -> None:
     made, _ = records(2, ROWS)
     whole = codec.rows(made, SOURCE, BUILD_MS)
     sizes = [len(key or b"") + len(value) for key, value in pairs(whole)]
@@ -516,11 +520,11 @@ def with_column(name: str, values: list[Any], kind: pa.DataType) -> Records:
     return one
 
 
-ALL: list[Codec] = [*TELLING, Debezium("c"), Avro(lambda subject, schema: 1)]
+ALL: list[MessageCodec] = [*TELLING, Debezium("c"), Avro(lambda subject, schema: 1)]
 
 
 @pytest.mark.parametrize("codec", ALL, ids=lambda codec: type(codec).__name__)
-def test_text_that_is_not_utf_8_breaks_no_message(codec: Codec) -> None:
+def test_text_that_is_not_utf_8_breaks_no_message(codec: MessageCodec) -> None:
     made = with_column("v", [b"a\xffb", b"ok", None], pa.binary())
     values = codec.rows(made, SOURCE, BUILD_MS).values.to_pylist()
     assert len(values) == 3

@@ -11,7 +11,7 @@ import pytest
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Claim, Entry, EntryId
 from changefeed.sink.kafka import entry_writer
-from changefeed.sink.kafka.entry_writer import Encoder, KafkaJob
+from changefeed.sink.kafka.entry_writer import KafkaJob, MessageEncoder
 from changefeed.sink.kafka.options import KafkaPlace
 from sink_kafka_rows import records
 
@@ -51,7 +51,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def test_rules_codec_and_store_are_made_once_for_a_configuration(made: Counter[str]) -> None:
-    encoder = Encoder(JOB, PLACE.cluster(), Patience())
+    encoder = MessageEncoder(JOB, PLACE.cluster(), Patience())
     entries = [entry_of(number, dict(OPTIONS)) for number in range(2)]  # equal, and parsed apart
     sent = [encoder.messages(entry, chunk, 0)[0] for entry in entries for chunk in CHUNKS]
     assert sent == ["t_1_"] * 6
@@ -59,12 +59,13 @@ def test_rules_codec_and_store_are_made_once_for_a_configuration(made: Counter[s
 
 
 def test_rule_10_an_entry_of_another_configuration_is_encoded_by_that(made: Counter[str]) -> None:
-    encoder = Encoder(JOB, PLACE.cluster(), Patience())
+    encoder = MessageEncoder(JOB, PLACE.cluster(), Patience())
     other = OPTIONS | {"protocol": "open-protocol", "dispatchers": [], "cloudEvents": False}
     first, second = entry_of(0, OPTIONS), entry_of(1, other)
     third = replace(first, time_zone="Asia/Shanghai")
     alone = [
-        Encoder(JOB, PLACE.cluster(), Patience()).messages(entry, CHUNKS[0], 0) for entry in (first, second, third)
+        MessageEncoder(JOB, PLACE.cluster(), Patience()).messages(entry, CHUNKS[0], 0)
+        for entry in (first, second, third)
     ]
     assert alone[0][1] != alone[2][1]
     made.clear()

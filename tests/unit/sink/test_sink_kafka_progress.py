@@ -6,7 +6,7 @@ import pytest
 from changefeed.errors import Fenced, NeedsHuman, Refused, Transient
 from changefeed.sink.contract import Claim, EntryId
 from changefeed.sink.kafka.client import Cluster, Sasl, error_of
-from changefeed.sink.kafka.progress import Progress, Verdict, decide, decode, encode
+from changefeed.sink.kafka.progress import ClaimVerdict, ProgressRecord, decide, decode, encode
 from confluent_kafka import KafkaError
 
 
@@ -15,21 +15,21 @@ def claim(epoch: int, writer: int, nonce: str = "n") -> Claim:
 
 
 DONE = EntryId(3, 1)
-FOUND = Progress.of(claim(5, 2), DONE)
+FOUND = ProgressRecord.of(claim(5, 2), DONE)
 
 
 @pytest.mark.parametrize(
     ("found", "wanted", "verdict"),
     [
-        (None, EntryId(1, 0), Verdict.WRITE),
-        (Progress.of(claim(5, 2), None), EntryId(1, 0), Verdict.WRITE),
-        (FOUND, EntryId(3, 1), Verdict.SKIP),
-        (FOUND, EntryId(2, 9), Verdict.SKIP),
-        (FOUND, EntryId(3, 2), Verdict.WRITE),
-        (FOUND, EntryId(4, 0), Verdict.WRITE),
+        (None, EntryId(1, 0), ClaimVerdict.WRITE),
+        (ProgressRecord.of(claim(5, 2), None), EntryId(1, 0), ClaimVerdict.WRITE),
+        (FOUND, EntryId(3, 1), ClaimVerdict.SKIP),
+        (FOUND, EntryId(2, 9), ClaimVerdict.SKIP),
+        (FOUND, EntryId(3, 2), ClaimVerdict.WRITE),
+        (FOUND, EntryId(4, 0), ClaimVerdict.WRITE),
     ],
 )
-def test_what_is_done_is_not_done_again(found: Progress | None, wanted: EntryId, verdict: Verdict) -> None:
+def test_what_is_done_is_not_done_again(found: ProgressRecord | None, wanted: EntryId, verdict: ClaimVerdict) -> None:
     assert decide(found, claim(5, 2), wanted) is verdict
     assert decide(found, claim(5, 3), wanted) is verdict
     assert decide(found, claim(6, 1, "m"), wanted) is verdict
@@ -42,7 +42,7 @@ def test_rule_25_who_has_been_given_up_is_refused(late: Claim) -> None:
 
 
 def test_progress_is_read_as_it_was_written() -> None:
-    for progress in (FOUND, Progress.of(claim(1, 1), None)):
+    for progress in (FOUND, ProgressRecord.of(claim(1, 1), None)):
         assert decode(encode(progress)) == progress
 
 

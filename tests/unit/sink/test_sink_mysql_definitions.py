@@ -9,7 +9,7 @@ from changefeed.schema import table_info as ti
 from changefeed.schema.sql.dialect import TIDB, Dialect
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.mysql.definitions.collations import Behaviour, Collation
-from changefeed.sink.mysql.definitions.difference import Server, differences
+from changefeed.sink.mysql.definitions.difference import ServerQueries, differences
 from changefeed.sink.mysql.definitions.found import columns_query, indexes_query, partitions_query, tables
 from sink_mysql_changes import column, index, table
 
@@ -73,7 +73,7 @@ def compared(dialect: Dialect, columns: list[Row], of: TableInfo = ITEMS) -> lis
     found = tables(wire([(*name, *row) for row in columns]), wire(indexes), wire(partitions))
     pairs = frozenset({("a", "a ")})
     behaviour = Behaviour({Collation("utf8mb4", "utf8mb4_bin"): pairs})
-    server = Server(dialect, behaviour, lambda table, one, other: one == other.strip("()"))
+    server = ServerQueries(dialect, behaviour, lambda table, one, other: one == other.strip("()"))
     return [each.what for each in differences(of, found[name], server)]
 
 

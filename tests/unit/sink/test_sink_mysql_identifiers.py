@@ -13,11 +13,11 @@ from changefeed.sink.mysql.definitions import found
 from changefeed.sink.mysql.progress import ProgressTables
 from changefeed.sink.mysql.rows.keys import TableKeys
 from changefeed.sink.mysql.rows.statements import ChunkStatements
-from changefeed.sink.mysql.syncpoint import Syncpoints
+from changefeed.sink.mysql.syncpoint import SyncpointStatements
 from sink_mysql_changes import ITEMS, Change, changes_of
 
 CLAIM, AT, DDL = Claim("cf", 7, 1, "n", 1), EntryId(1, 2), DdlId("cf", 10, 3)
-PROGRESS, DDLS, SYNCPOINTS = ProgressTables("own", b"FOR UPDATE"), DdlTable("own"), Syncpoints("cf", 60)
+PROGRESS, DDLS, SYNCPOINTS = ProgressTables("own", b"FOR UPDATE"), DdlTable("own"), SyncpointStatements("cf", 60)
 TABLE, DATABASE = Subject("shop", "t"), Subject("shop")
 NAMES = [("shop", "t"), ("shop", "u")]
 _QUOTED = re.compile(rb"x?'(?:[^']|'')*'|`[^`]*`")

@@ -34,7 +34,7 @@ from changefeed.owner.preparation.records import next_epoch
 from changefeed.owner.sinks.storage import check_newest, folder_of
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
-from changefeed.sink.storage.claim import Claim, hand_over, read_claim
+from changefeed.sink.storage.claim import SinkClaim, hand_over, read_claim
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.safepoint import Safepoint
 
@@ -97,7 +97,7 @@ class _Plan:
     old: Store
     new: Store  # the same as `old` when the state has this id already
     state: State
-    claim: Claim
+    claim: SinkClaim
     superseded: tuple[str, ...]
 
 

@@ -24,7 +24,7 @@ RECORD_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True)
-class Progress:
+class DispatcherProgress:
     """How far one dispatcher is."""
 
     flushed_ts: int  # State.flushed_ts, with the files that are about to be committed
@@ -33,12 +33,12 @@ class Progress:
     first_unplanned_ts: int | None  # no unplanned row is below it; None: there are none
 
 
-def flushed_ts(progress: Iterable[Progress], limit: int) -> int:
+def flushed_ts(progress: Iterable[DispatcherProgress], limit: int) -> int:
     """Every dispatcher is flushed to it; `limit` (Barrier.ceiling) when there are none, and at most."""
     return min((flushed_to(one, limit) for one in progress), default=limit)
 
 
-def flushed_to(one: Progress, limit: int) -> int:
+def flushed_to(one: DispatcherProgress, limit: int) -> int:
     """`limit`: nothing above it counts."""
     if one.is_open:
         return min(one.flushed_ts, limit)
@@ -55,7 +55,7 @@ class Checkpoint:
         self.recorded_ts = recorded_ts
         self._recorded_at: float | None = None
 
-    def next(self, progress: Iterable[Progress], barrier: Barrier) -> int:
+    def next(self, progress: Iterable[DispatcherProgress], barrier: Barrier) -> int:
         """What a commit record written now may say: at least what is recorded."""
         reached, limit = barrier.checkpoint_limit(), barrier.ceiling()
         for one in progress:

@@ -53,7 +53,7 @@ _RECENT_S = 60.0  # how long half of what a span has brought counts for its load
 
 
 @dataclass(frozen=True)
-class Changes:
+class ReportOutcome:
     """What a report has brought: segments to plan by, and spans whose resolved-ts has risen."""
 
     segments: tuple[Segment, ...] = ()
@@ -187,11 +187,11 @@ class Spans:
                 self._move(self._spans[span_id], puller, orders)
         return orders
 
-    def on_report(self, puller_id: int, report: pb.Report) -> Changes:
+    def on_report(self, puller_id: int, report: pb.Report) -> ReportOutcome:
         """Take in a report of the puller's open stream; what is not of a current assignment is dropped."""
         stream = self._streams.get(puller_id)
         if stream is None:
-            return Changes()
+            return ReportOutcome()
         segments: list[Segment] = []
         for archived in report.archived:
             self.files.archived(archived.uri, archived.segment in stream.segments)
@@ -208,7 +208,7 @@ class Spans:
                 del stream.waiting[span.span_id]
         if risen:
             self._shares.changed(puller_id)
-        return Changes(tuple(segments), risen)
+        return ReportOutcome(tuple(segments), risen)
 
     def _on_resolved(self, puller_id: int, stream: _Stream, told: Iterable[pb.Resolved]) -> dict[int, int]:
         """The spans that have risen at once. Every span of a puller may be told of: most wait for no segment."""

@@ -22,7 +22,7 @@ from changefeed.sink.iceberg.layout import WAREHOUSE, FileNames
 from changefeed.sink.iceberg.marks import Relied
 from changefeed.sink.iceberg.place import CATALOG, IcebergPlace
 from changefeed.sink.iceberg.shape import table_schema
-from changefeed.sink.iceberg.tables import LakeTables, Writer
+from changefeed.sink.iceberg.tables import LakeTables, TableWriter
 from changefeed.spec.field.location import in_bucket
 from changefeed.spec.model import Changefeed
 
@@ -94,7 +94,7 @@ class DrivenIceberg:
     def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> IcebergDdlSink:
         place, epoch = self._place, taken.state.epoch.number
         catalog = patience.call(place.catalog_uri, place.open)
-        writer = Writer(name_of(taken.state), epoch, poll_fence)
+        writer = TableWriter(name_of(taken.state), epoch, poll_fence)
         tables = LakeTables(catalog, place.catalog_uri, writer, patience, self._relied(taken.state))
         sink = IcebergDdlSink(place, tables, self._upsert, self._tables)
         if epoch == _FIRST_EPOCH:

@@ -20,7 +20,7 @@ from changefeed.sink.mysql.entry_writer import MysqlJob, MysqlPlace
 from changefeed.sink.mysql.rows.keys import TableKeys
 from changefeed.sink.mysql.server import Session
 from changefeed.sink.mysql.sink import Options
-from changefeed.sink.mysql.syncpoint import Syncpoints
+from changefeed.sink.mysql.syncpoint import SyncpointStatements
 from changefeed.spec.model import Changefeed
 
 _ENTRY_BYTES = 16 << 20
@@ -54,9 +54,11 @@ class DrivenMysql:
         self._place = place_of(changefeed, secrets_dir)
         self._time_zone, self._leaves_out = changefeed.spec.time_zone, leaves_ddls_out(changefeed.spec.filter)
         metadata = changefeed.metadata
-        self._syncpoints: Syncpoints | None = None
+        self._syncpoints: SyncpointStatements | None = None
         if spec.enable_sync_point:
-            self._syncpoints = Syncpoints(f"{metadata.namespace}/{metadata.name}", round(spec.sync_point_retention))
+            self._syncpoints = SyncpointStatements(
+                f"{metadata.namespace}/{metadata.name}", round(spec.sync_point_retention)
+            )
         self._options = Options(
             workers=spec.worker_count,
             max_txn_row=spec.max_txn_row,

@@ -26,7 +26,7 @@ from changefeed.sink.iceberg.marks import EPOCH, LOG, NONE, TABLE, VERSION, done
 from changefeed.sink.iceberg.place import IcebergPlace, TableName
 from changefeed.sink.iceberg.shape import check_evolution, field_id, key_of, lost_values, table_schema, with_foreign
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots, data_file, empty_snapshot, same_snapshot
-from changefeed.sink.iceberg.tables import RESTORE, Change, Definition, LakeTables, schema_change
+from changefeed.sink.iceberg.tables import RESTORE, Change, InitialTable, LakeTables, schema_change
 
 RECORD, CHECKPOINT, TRUNCATED = "changefeed.record", "changefeed.checkpoint-ts", "changefeed.truncated-ts"
 
@@ -108,9 +108,9 @@ class IcebergDdlSink:
         for each in begun:
             each.result()
 
-    def _define(self, table: TableInfo, version: int, was: int = 0) -> Definition:
+    def _define(self, table: TableInfo, version: int, was: int = 0) -> InitialTable:
         schema = table_schema(table, upsert=self._upsert)
-        return Definition(schema, self._place.location(folder_of(table)), table.id, version, was)
+        return InitialTable(schema, self._place.location(folder_of(table)), table.id, version, was)
 
     def _publish(self, written: Sequence[Written], record: CommitRecord) -> None:
         table, version = self._there[written[0][0].dispatcher]
@@ -220,7 +220,7 @@ class IcebergDdlSink:
         self._tables.change(self._place.name(table), definition, change)
 
 
-def _check_fits(found: Table, definition: Definition) -> None:
+def _check_fits(found: Table, definition: InitialTable) -> None:
     """Raises NeedsHuman when rows of the definition would be out of place in the table."""
     name = ".".join(found.name())
     if id_of(found) != definition.table_id:

@@ -97,7 +97,7 @@ def _snapshots(
     updates: list[TableUpdate] = []
     for each in added:
         sequence += 1
-        made = _Snapshot(table, metadata.new_snapshot_id(), sequence, parent)
+        made = _TableSnapshot(table, metadata.new_snapshot_id(), sequence, parent)
         parent = made.write(each, told, manifests)
         manifests = made.manifests
         updates.append(AddSnapshotUpdate(snapshot=parent))
@@ -135,7 +135,7 @@ def _typed(field: NestedField, name: str, typed: Callable[[Any], IcebergType]) -
     return field.model_copy(update={"field_type": typed(field.field_type)}) if field.name == name else field
 
 
-class _Snapshot:
+class _TableSnapshot:
     def __init__(self, table: Table, id_: int, sequence: int, parent: Snapshot | None) -> None:
         self._table, self._id, self._sequence, self._parent = table, id_, sequence, parent
         self._uuid = uuid.uuid4()

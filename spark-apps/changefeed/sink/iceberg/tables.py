@@ -101,7 +101,7 @@ RESTORE = (
 
 
 @dataclass(frozen=True)
-class Writer:
+class TableWriter:
     """`log`: names the changefeed's log. `poll_fence`: asks it who drives: raises Fenced."""
 
     log: str
@@ -110,7 +110,7 @@ class Writer:
 
 
 @dataclass(frozen=True)
-class Definition:
+class InitialTable:
     """What a table begins with. `version`: see contract.Entry.table_version. `was`: its id before the DDL of that."""
 
     schema: Schema
@@ -143,7 +143,7 @@ class LakeTables:
         self,
         catalog: Catalog,
         where: str,
-        writer: Writer,
+        writer: TableWriter,
         patience: Patience,
         relied: Mapping[int, Mapping[int, Relied]] | None = None,
     ) -> None:
@@ -161,11 +161,11 @@ class LakeTables:
         """As it is now, if it is there and ours."""
         return self._call(partial(self._find, name))
 
-    def create(self, name: TableName, definition: Definition) -> None:
+    def create(self, name: TableName, definition: InitialTable) -> None:
         """It is there. Raises NeedsHuman when another table of that name is."""
         self._call(partial(self._create, name, definition))
 
-    def change(self, name: TableName, definition: Definition, change_of: ChangeOf) -> None:
+    def change(self, name: TableName, definition: InitialTable, change_of: ChangeOf) -> None:
         """What `change_of` makes of the table as it is; None: nothing is to be done, which is relied on from now on.
 
         It is asked again of the table as it is afterwards, or when somebody has changed it meanwhile. `definition`:
@@ -233,7 +233,7 @@ class LakeTables:
                 "create a new changefeed with a namespacePrefix of its own.",
             )
 
-    def _create(self, name: TableName, definition: Definition) -> Table:
+    def _create(self, name: TableName, definition: InitialTable) -> Table:
         if (there := self._find(name)) is not None:
             if id_of(there) != definition.table_id:
                 raise NeedsHuman(
@@ -252,14 +252,14 @@ class LakeTables:
             raise self._forgotten(name)
         return found
 
-    def _staged(self, name: TableName, definition: Definition) -> StagedTable:
+    def _staged(self, name: TableName, definition: InitialTable) -> StagedTable:
         metadata = new_table_metadata(
             definition.schema, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, definition.location
         )
         io = self._catalog._load_file_io({}, definition.location)
         return StagedTable(name, metadata, f"{definition.location}/metadata", io, self._catalog)
 
-    def _made(self, definition: Definition) -> tuple[TableUpdate, ...]:
+    def _made(self, definition: InitialTable) -> tuple[TableUpdate, ...]:
         """With the schema's own ids: a catalog's create would give others."""
         properties = {
             **_SETTINGS,
@@ -281,7 +281,7 @@ class LakeTables:
             SetPropertiesUpdate(updates=properties),
         )
 
-    def _change(self, name: TableName, definition: Definition, change_of: ChangeOf) -> None:
+    def _change(self, name: TableName, definition: InitialTable, change_of: ChangeOf) -> None:
         table = self._known.pop(name, None) or self._find(name) or self._make(name, definition)
         with self._telling(name):
             change = change_of(table)
@@ -299,7 +299,7 @@ class LakeTables:
                 raise self._forgotten(name)
         return table
 
-    def _make(self, name: TableName, definition: Definition) -> Table:
+    def _make(self, name: TableName, definition: InitialTable) -> Table:
         if definition.table_id in self._relied or definition.was in self._relied:
             raise NeedsHuman(
                 f"Table {'.'.join(name)} is not in {self._where}, and this changefeed has written to it.",

@@ -71,7 +71,7 @@ class Sasl:
 
 
 @dataclass(frozen=True)
-class Tls:
+class KafkaTls:
     """PEM files; `ca` None: the system's authorities. `certificate` and `key` together: the client's own."""
 
     ca: Path | None = None
@@ -85,7 +85,7 @@ class Cluster:
 
     brokers: str
     sasl: Sasl | None = None
-    tls: Tls | None = None
+    tls: KafkaTls | None = None
     max_message_bytes: int = 10 << 20
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
 

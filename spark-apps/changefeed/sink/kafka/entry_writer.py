@@ -23,15 +23,15 @@ from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.codec.choice import codec_of
 from changefeed.sink.kafka.codec.cloud_events import CloudEvents
 from changefeed.sink.kafka.codec.large import Limit, encoded, keeper
-from changefeed.sink.kafka.codec.message import Codec, Messages, Source
+from changefeed.sink.kafka.codec.message import MessageCodec, Messages, Source
 from changefeed.sink.kafka.codec.open_protocol import OpenProtocol, frame
 from changefeed.sink.kafka.codec.partition import by_key
 from changefeed.sink.kafka.codec.partition import partitions_of as partitions_of_rows
 from changefeed.sink.kafka.exactly_once import ExactlyOnce
 from changefeed.sink.kafka.options import KafkaPlace, cloud_events, progress_topic, rules_of
 from changefeed.sink.kafka.producer import AtLeastOnce
-from changefeed.sink.kafka.progress import Verdict
-from changefeed.sink.kafka.registry import Registry, RegistryPlace
+from changefeed.sink.kafka.progress import ClaimVerdict
+from changefeed.sink.kafka.registry import RegistryPlace, SchemaRegistry
 from changefeed.sink.kafka.topics import Rule, Rules, partitions_of
 from changefeed.sink.lanes import Lanes
 from changefeed.sink.records import Mounting, Records
@@ -77,7 +77,7 @@ class KafkaWriter:
         self._job = job
         self._cluster = job.place.cluster()
         self._patience = around.patience
-        self._encoder = Encoder(job, self._cluster, around.patience)
+        self._encoder = MessageEncoder(job, self._cluster, around.patience)
         if job.exactly_once:
             self._deliver: Callable[[Entry, Callable[[_Topic], int]], int | None] = ExactlyOnceDelivery(
                 self._cluster, around.patience
@@ -141,11 +141,11 @@ class Encoding:
     """What the encoder makes of a configuration."""
 
     rules: Rules
-    codec: Codec
+    codec: MessageCodec
     cloud_events: CloudEvents | None
 
 
-class Encoder:
+class MessageEncoder:
     """Messages of rows, with their topic and partitions. Any thread.
 
     A task's entries are of the run's configuration, and of those of the plans that earlier runs have left open.
@@ -155,7 +155,7 @@ class Encoder:
         self._job, self._cluster, self._patience = job, cluster, patience
         self._lock = threading.Lock()
         self._partitions: dict[str, int] = {}
-        self._registry = None if job.registry is None else Registry(job.registry, patience)
+        self._registry = None if job.registry is None else SchemaRegistry(job.registry, patience)
         self._limit = _limit_of(job, patience)
         self._encodings: list[tuple[Mapping[str, Any], str, Encoding]] = []  # by options and time zone
 
@@ -239,7 +239,7 @@ class ExactlyOnceDelivery:
             producer = self._idle.pop(entry.claim, None)
         if producer is None:
             producer = ExactlyOnce(self._cluster, entry.claim, self._progress_topic(), self._patience)
-        if producer.claim(entry.id) is Verdict.SKIP:
+        if producer.claim(entry.id) is ClaimVerdict.SKIP:
             self._keep(entry.claim, producer)
             return None
         try:
@@ -290,7 +290,7 @@ class AtLeastOnceDelivery:
             self._idle.append(sender)
 
 
-def codec_for(job: KafkaJob, options: Mapping[str, Any], time_zone: str) -> Codec:
+def codec_for(job: KafkaJob, options: Mapping[str, Any], time_zone: str) -> MessageCodec:
     """Of the driver's own messages, none of which has a schema in a registry."""
 
     def number_of(subject: str, schema: str) -> int:

@@ -32,7 +32,7 @@ from changefeed.sink.contract import Claim, EntryId
 from changefeed.sink.kafka.client import Cluster, error_of, raised
 from changefeed.sink.kafka.codec.message import Messages
 from changefeed.sink.kafka.producer import Sender
-from changefeed.sink.kafka.progress import Progress, Verdict, decide, decode, encode, key_of
+from changefeed.sink.kafka.progress import ClaimVerdict, ProgressRecord, decide, decode, encode, key_of
 
 T = TypeVar("T")
 
@@ -62,11 +62,11 @@ class ExactlyOnce:
         self._place = TopicPartition(topic, zlib.crc32(self._key) % partitions)
         timeouts = {"transaction.timeout.ms": transaction_s * 1000, "message.timeout.ms": transaction_s * 1000}
         self._sender = Sender(cluster, patience, f"{claim.changefeed}.{claim.dispatcher}", **timeouts)
-        self._found: Progress | None = None
+        self._found: ProgressRecord | None = None
         self._is_first = True
-        self._open: Progress | None = None  # what the open transaction makes of it
+        self._open: ProgressRecord | None = None  # what the open transaction makes of it
 
-    def claim(self, entry: EntryId) -> Verdict:
+    def claim(self, entry: EntryId) -> ClaimVerdict:
         """Fence whoever wrote for the dispatcher before; WRITE: a transaction is open, SKIP: there is nothing to do.
 
         A later claim of the same writer costs no fencing: if somebody has fenced it, the claim's own message says so.
@@ -79,11 +79,11 @@ class ExactlyOnce:
         verdict = decide(self._found, claim, entry)
         if self._is_first:
             self._sender.producer.begin_transaction()
-            self._commit(Progress.of(claim, self._found.done if self._found else None))
+            self._commit(ProgressRecord.of(claim, self._found.done if self._found else None))
             self._is_first = False
-        if verdict is Verdict.WRITE:
+        if verdict is ClaimVerdict.WRITE:
             self._sender.producer.begin_transaction()
-            self._open = Progress.of(claim, entry)
+            self._open = ProgressRecord.of(claim, entry)
         return verdict
 
     def send(self, topic: str, messages: Messages, partitions: npt.NDArray[np.int32]) -> None:
@@ -104,7 +104,7 @@ class ExactlyOnce:
         """Nothing of the entry will be seen, and no reader waits for it."""
         self._sender.abort()
 
-    def _commit(self, progress: Progress) -> None:
+    def _commit(self, progress: ProgressRecord) -> None:
         message = Messages(pa.array([self._key], pa.binary()), pa.array([encode(progress)], pa.binary()))
         try:
             self._sender.send(self._place.topic, message, np.array([self._place.partition], np.int32))
@@ -116,7 +116,7 @@ class ExactlyOnce:
         self._found = progress
 
 
-def read_progress(cluster: Cluster, place: TopicPartition, key: bytes, patience: Patience) -> Progress | None:
+def read_progress(cluster: Cluster, place: TopicPartition, key: bytes, patience: Patience) -> ProgressRecord | None:
     """The last committed message of the key; None when there is none.
 
     A read_committed reader gets as far as the first transaction that is open, maybe another dispatcher's, and our
@@ -148,7 +148,7 @@ def _end(cluster: Cluster, place: TopicPartition) -> int:
     return int(found.result().offset)
 
 
-def _last(where: str, consumer: Consumer, place: TopicPartition, key: bytes, end: int) -> Progress | None:
+def _last(where: str, consumer: Consumer, place: TopicPartition, key: bytes, end: int) -> ProgressRecord | None:
     consumer.assign([TopicPartition(place.topic, place.partition, 0)])
     last: bytes | None = None
     while consumer.position([place])[0].offset < end:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from changefeed.sink.kafka.client import Cluster, Sasl, Tls
+from changefeed.sink.kafka.client import Cluster, KafkaTls, Sasl
 from changefeed.sink.kafka.codec.cloud_events import CloudEvents
 from changefeed.sink.kafka.topics import Rule, Rules
 from changefeed.sink.secrets import tls_files, user_and_password
@@ -41,7 +41,7 @@ class KafkaPlace:
     def cluster(self) -> Cluster:
         """Raises Refused when a Secret lacks a file."""
         sasl = None if self.secret is None else Sasl(self.mechanism, *user_and_password(self.secret))  # type: ignore[arg-type]
-        tls = None if self.tls is None else Tls(*tls_files(self.tls))
+        tls = None if self.tls is None else KafkaTls(*tls_files(self.tls))
         compression: Any = self.compression
         return Cluster(urlsplit(self.uri).netloc, sasl, tls, self.max_message_bytes, compression)
 

@@ -14,7 +14,7 @@ from changefeed.sink.contract import Claim, EntryId
 
 
 @dataclass(frozen=True)
-class Progress:
+class ProgressRecord:
     """Of one dispatcher: its newest claim, and the last entry whose rows are in the topics; None: none yet."""
 
     epoch: int
@@ -23,25 +23,25 @@ class Progress:
     done: EntryId | None
 
     @classmethod
-    def of(cls, claim: Claim, done: EntryId | None) -> Progress:
+    def of(cls, claim: Claim, done: EntryId | None) -> ProgressRecord:
         return cls(claim.epoch, claim.nonce, claim.writer, done)
 
 
-class Verdict(Enum):
+class ClaimVerdict(Enum):
     WRITE = "no row of the entry is in the topics"
     SKIP = "all of them are"
 
 
-def decide(found: Progress | None, claim: Claim, entry: EntryId) -> Verdict:
+def decide(found: ProgressRecord | None, claim: Claim, entry: EntryId) -> ClaimVerdict:
     """What `claim` does with the entry. Raises Fenced for who has been given up."""
     if found is None:
-        return Verdict.WRITE
+        return ClaimVerdict.WRITE
     if claim.gives_way_to(found.epoch, found.nonce, found.writer):
         raise Fenced(
             f"Epoch {claim.epoch}, writer {claim.writer} wants to write dispatcher {claim.dispatcher} of changefeed "
             f"{claim.changefeed}, which epoch {found.epoch}, writer {found.writer} has claimed."
         )
-    return Verdict.WRITE if found.done is None or found.done < entry else Verdict.SKIP
+    return ClaimVerdict.WRITE if found.done is None or found.done < entry else ClaimVerdict.SKIP
 
 
 def key_of(claim: Claim) -> bytes:
@@ -49,17 +49,17 @@ def key_of(claim: Claim) -> bytes:
     return f"{claim.changefeed}/{claim.dispatcher}".encode()
 
 
-def encode(progress: Progress) -> bytes:
+def encode(progress: ProgressRecord) -> bytes:
     said = {"epoch": progress.epoch, "nonce": progress.nonce, "writer": progress.writer, "done": progress.done}
     return json.dumps(said, separators=(",", ":")).encode()
 
 
-def decode(value: bytes) -> Progress:
+def decode(value: bytes) -> ProgressRecord:
     """Raises NeedsHuman for a message that `encode` has not made."""
     try:
         said = json.loads(value)
         done = said["done"]
-        return Progress(said["epoch"], said["nonce"], said["writer"], None if done is None else EntryId(*done))
+        return ProgressRecord(said["epoch"], said["nonce"], said["writer"], None if done is None else EntryId(*done))
     except (KeyError, TypeError, ValueError) as error:
         raise NeedsHuman(
             f"A message of the progress topic is not ours ({type(error).__name__}: {error}): {value[:200]!r}.",

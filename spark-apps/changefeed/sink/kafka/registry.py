@@ -46,7 +46,7 @@ class RegistryPlace:
     tls: Path | None = None
 
 
-class Registry:
+class SchemaRegistry:
     """Any thread's. Numbers that it has been told are kept: a schema's never changes."""
 
     def __init__(self, place: RegistryPlace, patience: Patience) -> None:

@@ -20,7 +20,7 @@ from changefeed.sink.mysql.progress import (
     recorded,
 )
 from changefeed.sink.mysql.rows.changes import Rows
-from changefeed.sink.mysql.server import Server, Session
+from changefeed.sink.mysql.server import MysqlServer, Session
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Control:
     """Any thread may call it; one call at a time is under way. Raises what `patience` gives up, and Fenced."""
 
-    def __init__(self, server: Server, database: str, patience: Patience, answer_s: int) -> None:
+    def __init__(self, server: MysqlServer, database: str, patience: Patience, answer_s: int) -> None:
         """Makes the tables in `database`."""
         self.session = Session(server, answer_s)
         self._server, self._patience, self._lock = server, patience, threading.Lock()

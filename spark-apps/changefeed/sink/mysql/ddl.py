@@ -30,8 +30,8 @@ from changefeed.sink.mysql.definitions.check import check
 from changefeed.sink.mysql.failures import DONE_BEFORE, of_ddl
 from changefeed.sink.mysql.index_builds import Build, IndexBuilds, is_build
 from changefeed.sink.mysql.rows.literals import bytes_literal
-from changefeed.sink.mysql.server import Server, Session
-from changefeed.sink.mysql.syncpoint import SNAPSHOT_TS, Syncpoints
+from changefeed.sink.mysql.server import MysqlServer, Session
+from changefeed.sink.mysql.syncpoint import SNAPSHOT_TS, SyncpointStatements
 
 _DAY_S = 86400  # an index of a large table takes hours
 _LOCK_S = 10
@@ -55,11 +55,11 @@ class MysqlDdlSink:
 
     def __init__(
         self,
-        server: Server,
+        server: MysqlServer,
         database: str | None,
         claim: Claim,
         patience: Patience,
-        syncpoints: Syncpoints | None = None,
+        syncpoints: SyncpointStatements | None = None,
         time_zone: str = "UTC",
         *,
         leaves_out: bool = False,
@@ -258,7 +258,7 @@ class MysqlDdlSink:
             return False
         return True
 
-    def _write_syncpoint(self, session: Session, syncpoints: Syncpoints, ts: int) -> None:
+    def _write_syncpoint(self, session: Session, syncpoints: SyncpointStatements, ts: int) -> None:
         session.run([b"BEGIN"])
         if self._control is not None:
             self._control.check(self._claim)

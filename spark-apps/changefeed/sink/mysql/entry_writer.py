@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from changefeed.sink.contract import Entry, Surroundings, Written
 from changefeed.sink.lanes import Lanes
 from changefeed.sink.mysql.rows.changes import Changes, whole_transactions
-from changefeed.sink.mysql.server import Server, Tls
+from changefeed.sink.mysql.server import MysqlServer, MysqlTls
 from changefeed.sink.mysql.sink import MysqlSink, Options
 from changefeed.sink.records import Mounting, Records
 from changefeed.sink.secrets import tls_files, user_and_password
@@ -29,12 +29,12 @@ class MysqlPlace:
     secret: Path | None = None
     tls: Path | None = None
 
-    def server(self) -> Server:
+    def server(self) -> MysqlServer:
         """Raises Refused when a Secret lacks a file."""
         parts = urlsplit(self.uri)
         user, password = (_USER, "") if self.secret is None else user_and_password(self.secret)
-        tls = None if self.tls is None else Tls(*tls_files(self.tls))
-        return Server(parts.hostname or "", parts.port or _PORT, user, password, tls)
+        tls = None if self.tls is None else MysqlTls(*tls_files(self.tls))
+        return MysqlServer(parts.hostname or "", parts.port or _PORT, user, password, tls)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ Row = tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
-class Tls:
+class MysqlTls:
     """Paths of PEM files: whose signature the server's certificate has, and our own certificate and key, if any."""
 
     ca: Path
@@ -52,14 +52,14 @@ class Tls:
 
 
 @dataclass(frozen=True)
-class Server:
+class MysqlServer:
     """Where a server is, and who we are there."""
 
     host: str
     port: int
     user: str
     password: str = field(repr=False)
-    tls: Tls | None = None
+    tls: MysqlTls | None = None
 
     def __str__(self) -> str:
         return f"mysql://{self.host}:{self.port}"
@@ -72,7 +72,7 @@ class Session:
     connection the next call opens another.
     """
 
-    def __init__(self, server: Server, answer_s: int = ANSWER_S, one_by_one: bool = False) -> None:
+    def __init__(self, server: MysqlServer, answer_s: int = ANSWER_S, one_by_one: bool = False) -> None:
         """`one_by_one`: the server takes one statement at a time and refuses a text that holds two."""
         self._server, self._answer_s, self._one_by_one = server, answer_s, one_by_one
         self._connection: Any = None

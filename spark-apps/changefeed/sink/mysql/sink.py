@@ -17,8 +17,8 @@ from changefeed.sink.mysql.progress import NOTHING_DONE
 from changefeed.sink.mysql.rows.changes import Changes, Mask, Rows
 from changefeed.sink.mysql.rows.keys import TableKeys
 from changefeed.sink.mysql.rows.statements import ChunkStatements
-from changefeed.sink.mysql.server import ANSWER_S, Server
-from changefeed.sink.mysql.writer import Writer
+from changefeed.sink.mysql.server import ANSWER_S, MysqlServer
+from changefeed.sink.mysql.writer import BatchWriter
 
 _OPEN_CHUNKS = 3  # of one dispatcher
 _BATCH_BYTES = 1 << 20
@@ -47,7 +47,7 @@ class MysqlSink:
     nothing keeps out a writer that has been given up but lives.
     """
 
-    def __init__(self, server: Server, options: Options, patience: Patience) -> None:
+    def __init__(self, server: MysqlServer, options: Options, patience: Patience) -> None:
         """Raises what `patience` gives up, or Refused, when the server can't be used."""
         self._server, self._options, self._patience = server, options, patience
         database = options.progress_database
@@ -140,7 +140,7 @@ class MysqlSink:
         return self._is_closed or self._failure is not None
 
     def _work(self, worker: int) -> None:
-        writer = Writer(self._server, None if self._control is None else self._control.tables, self._patience)
+        writer = BatchWriter(self._server, None if self._control is None else self._control.tables, self._patience)
         try:
             while (batch := self._next(worker)) is not None:
                 writer.write(batch)

@@ -16,7 +16,7 @@ SNAPSHOT_TS = b"SELECT @@tidb_current_ts"
 
 
 @dataclass(frozen=True)
-class Syncpoints:
+class SyncpointStatements:
     """The statements for a changefeed's rows, which are kept for `retention_s`."""
 
     changefeed: str

@@ -7,13 +7,13 @@ from changefeed.objectstore.patience import Patience
 from changefeed.sink.mysql.definitions.refused import explained
 from changefeed.sink.mysql.order.schedule import Batch
 from changefeed.sink.mysql.progress import ProgressTables, check_ours, encode_nodes, fenced, recorded
-from changefeed.sink.mysql.server import Server, Session
+from changefeed.sink.mysql.server import MysqlServer, Session
 
 
-class Writer:
+class BatchWriter:
     """One thread at a time, which has a connection of its own."""
 
-    def __init__(self, server: Server, progress: ProgressTables | None, patience: Patience) -> None:
+    def __init__(self, server: MysqlServer, progress: ProgressTables | None, patience: Patience) -> None:
         """Without `progress`, rows must be safe to write again."""
         self._server, self._progress, self._patience = server, progress, patience
         self._session = Session(server)

@@ -54,7 +54,7 @@ def claim_body(uid: str, state_uri: str, generation: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class Claim:
+class SinkClaim:
     """What the claim object of a sink says, as it was read."""
 
     uid: str
@@ -62,7 +62,7 @@ class Claim:
     etag: str
 
 
-def read_claim(store: ObjectStore) -> Claim:
+def read_claim(store: ObjectStore) -> SinkClaim:
     """Whose the sink is. Raises NeedsHuman when it is nobody's."""
     try:
         found = store.get(CLAIM)
@@ -72,10 +72,10 @@ def read_claim(store: ObjectStore) -> Claim:
             "Look at spec.sink.storage.uri. An empty sink need not be adopted.",
         ) from None
     said = _parsed(store, found.body)
-    return Claim(said["uid"], said["stateUri"], found.etag)
+    return SinkClaim(said["uid"], said["stateUri"], found.etag)
 
 
-def hand_over(store: ObjectStore, before: Claim, state_uri: str, generation: int) -> None:
+def hand_over(store: ObjectStore, before: SinkClaim, state_uri: str, generation: int) -> None:
     """Make the sink that of the state at `state_uri`, if it still is as in `before`, or is that already.
 
     Raises Conflict when somebody else has changed it meanwhile.

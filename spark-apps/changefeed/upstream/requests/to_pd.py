@@ -17,7 +17,7 @@ _LONGEST_HOLD_S = (1 << 31) - 1
 _GC_WORKER = "gc_worker"
 
 
-class _Message(Protocol):
+class _PdMessage(Protocol):
     def SerializeToString(self) -> bytes: ...
 
 
@@ -36,7 +36,7 @@ class PdRequest(Generic[Response]):
     """A unary call."""
 
     method: str
-    message: _Message
+    message: _PdMessage
     response: type[Response]
 
 

@@ -21,7 +21,7 @@ from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.codec.avro.schema import EXTENSION, field_names
 from changefeed.sink.kafka.options import rules_of
-from changefeed.sink.kafka.registry import Registry
+from changefeed.sink.kafka.registry import SchemaRegistry
 from changefeed.sink.kafka.topics import Rules, partitions_of
 from changefeed.sink.text.canal_types import primary_key
 from changefeed.spec.model import Changefeed
@@ -44,7 +44,7 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: Ver
     place, registry = place_of(changefeed, secrets_dir), registry_of(spec, secrets_dir)
     assert registry is not None, "avro has one"
     rules = rules_of(spec.model_dump(mode="json", by_alias=True), place.topic, changefeed.spec.filter.case_sensitive)
-    topics = _AvroTopics(place.cluster(), rules, Registry(registry, Patience()))
+    topics = _AvroTopics(place.cluster(), rules, SchemaRegistry(registry, Patience()))
     async with at_rest(changefeed, secrets_dir, progress) as feed, held(feed.pd, feed.state.from_ts, "startTs"):
         progress.stage("the upstream's DDLs")
         lives = await lives_of(feed.state, feed.pd, feed.state.checkpoint_ts)
@@ -78,7 +78,7 @@ class _Renamed(Exception):
 class _AvroTopics:
     """What is read of Kafka and its registry, in threads."""
 
-    def __init__(self, cluster: Cluster, rules: Rules, registry: Registry) -> None:
+    def __init__(self, cluster: Cluster, rules: Rules, registry: SchemaRegistry) -> None:
         self._cluster, self._rules = cluster, rules
         self.schema = cache(lambda number: RegisteredSchema(registry.schema_of(number)))
 

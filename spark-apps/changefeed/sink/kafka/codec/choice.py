@@ -12,7 +12,7 @@ from changefeed.sink.kafka.codec.avro.codec import Avro
 from changefeed.sink.kafka.codec.avro.schema import AvroTypes
 from changefeed.sink.kafka.codec.canal import CanalJson
 from changefeed.sink.kafka.codec.debezium.codec import Debezium
-from changefeed.sink.kafka.codec.message import Codec
+from changefeed.sink.kafka.codec.message import MessageCodec
 from changefeed.sink.kafka.codec.open_protocol import OpenProtocol
 from changefeed.sink.kafka.codec.simple import Simple
 from changefeed.sink.text.canal_json import CanalJsonFormat
@@ -21,7 +21,7 @@ _CLUSTER = "default"  # TiCDC's name for a cluster that has none
 _VERSIONS = {"avro": 2}  # of those that are not 1
 
 
-def codec_of(options: Mapping[str, Any], time_zone: str, number_of: Callable[[str, str], int]) -> Codec:
+def codec_of(options: Mapping[str, Any], time_zone: str, number_of: Callable[[str, str], int]) -> MessageCodec:
     """`time_zone`: in which rows are mounted. `number_of`: see `Avro`.
 
     Plans of older versions lack options that were added later.

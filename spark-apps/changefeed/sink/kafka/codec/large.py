@@ -20,7 +20,7 @@ from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.patience import Patience
-from changefeed.sink.kafka.codec.message import Codec, LargeRow, Messages, Source
+from changefeed.sink.kafka.codec.message import LargeRow, MessageCodec, Messages, Source
 from changefeed.sink.records import Records, narrowed, taken
 from changefeed.sink.text.canal_types import handle_key
 
@@ -40,7 +40,7 @@ class Limit:
     keep: Keep | None = None
 
 
-def encoded(codec: Codec, records: Records, source: Source, build_ms: int, limit: Limit) -> Messages:
+def encoded(codec: MessageCodec, records: Records, source: Source, build_ms: int, limit: Limit) -> Messages:
     """A message for each record, none of them larger than the limit. Raises NeedsHuman, and what `keep` does."""
     found = codec.rows(records, source, build_ms)
     sizes = pc.add(*(pc.fill_null(pc.binary_length(side), 0) for side in (found.keys, found.values))).to_numpy()

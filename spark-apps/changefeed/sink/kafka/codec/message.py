@@ -76,7 +76,7 @@ class LargeRow:
     path: str = ""
 
 
-class Codec(Protocol):
+class MessageCodec(Protocol):
     """`build_ms`: what TiCDC takes from the clock; from the plan instead, so that a retry gives the same bytes."""
 
     @property

@@ -11,7 +11,7 @@ from changefeed.schema.sql.text import expression, quoted
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.mysql.definitions import collations, found
 from changefeed.sink.mysql.definitions.collations import Behaviour, Collation
-from changefeed.sink.mysql.definitions.difference import Difference, Server, differences, missing
+from changefeed.sink.mysql.definitions.difference import Difference, ServerQueries, differences, missing
 from changefeed.sink.mysql.definitions.found import FoundTable, Name
 from changefeed.sink.mysql.server import Session
 
@@ -56,7 +56,7 @@ def compare(session: Session, tables: Iterable[TableInfo]) -> list[tuple[TableIn
     there = _Tables(_found(session, compared, dialect, is_partitioned), in_lower_case != b"0")
     pairs = [(table, there.of(name)) for name, table in compared.items()]
     behaviour = _behaviour(session, (here for _, here in pairs if here is not None))
-    server = Server(dialect, behaviour, _Expressions(session).is_same)
+    server = ServerQueries(dialect, behaviour, _Expressions(session).is_same)
     return [
         (table, [missing(table, dialect)] if here is None else differences(table, here, server))
         for table, here in pairs

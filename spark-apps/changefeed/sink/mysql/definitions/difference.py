@@ -42,7 +42,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerQueries:
     """What the downstream's server is asked besides. `is_same`: whether two expressions over a table's columns are the
     same; None: nobody can tell.
     """
@@ -57,7 +57,7 @@ def missing(table: TableInfo, dialect: Dialect) -> Difference:
     return Difference("it is not there", mend, is_missing=True, lacks_values=True, may_be_left_out=True)
 
 
-def differences(table: TableInfo, found: FoundTable, server: Server) -> list[Difference]:
+def differences(table: TableInfo, found: FoundTable, server: ServerQueries) -> list[Difference]:
     """All of them, in the order of the columns; keys and partitions behind."""
     return list(_Comparison(table, found, server).all())
 
@@ -70,7 +70,7 @@ def collation_mend(table: TableInfo, name: str, dialect: Dialect) -> str:
 
 
 class _Comparison:
-    def __init__(self, table: TableInfo, found: FoundTable, server: Server) -> None:
+    def __init__(self, table: TableInfo, found: FoundTable, server: ServerQueries) -> None:
         self._table, self._found, self._server = table, found, server
         self._definition = Definition.of(table)
         self._alter = f"ALTER TABLE {quoted(table.schema_name, table.name)} "

@@ -13,13 +13,13 @@ from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.records import Records
 from changefeed.sink.storage.codec import csv, parquet
 from changefeed.sink.storage.codec.csv import CsvFormat
-from changefeed.sink.storage.codec.encoder import Compressed, Encoder, Lines
+from changefeed.sink.storage.codec.encoder import Compressed, FileEncoder, Lines
 from changefeed.sink.storage.codec.parquet import ParquetFile, ParquetFormat
 from changefeed.sink.text import canal_json
 from changefeed.sink.text.canal_json import CanalJsonFormat
 
 
-class Codec(Protocol):
+class FileCodec(Protocol):
     """Records to a file's bytes, in format and library versions that the fingerprint names (rule 10)."""
 
     @property
@@ -40,7 +40,7 @@ class Codec(Protocol):
         """Whether TIMESTAMP is to come in UTC, whatever the time zone of the changefeed."""
         ...
 
-    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> Encoder:
+    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> FileEncoder:
         """Of a file of these columns of the table; `pd_ms` is the plan's "now".
 
         Raises NeedsHuman for columns that the format can't have.
@@ -62,7 +62,7 @@ class CsvCodec:
     def halve_updates(self) -> bool:
         return self.fmt.output_old_value
 
-    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> Encoder:
+    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> FileEncoder:
         return Lines(csv.header([column.name for column in columns], self.fmt), self._encode)
 
     def _encode(self, records: Records) -> Iterator[pa.Buffer]:
@@ -80,7 +80,7 @@ class CanalJsonCodec:
     def fingerprint(self) -> str:
         return canal_json.fingerprint()
 
-    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> Encoder:
+    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> FileEncoder:
         return Lines(b"", lambda records: canal_json.encode(records, pd_ms, self.fmt))
 
 
@@ -98,13 +98,13 @@ class ParquetCodec:
     def with_old(self) -> bool:
         return self.fmt.old_values
 
-    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> Encoder:
+    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> FileEncoder:
         return ParquetFile(table, columns, self.fmt)
 
 
 @dataclass(frozen=True)
 class CompressedCodec:
-    text: Codec
+    text: FileCodec
     compression: str
 
     @property
@@ -124,11 +124,11 @@ class CompressedCodec:
     def in_utc(self) -> bool:
         return self.text.in_utc
 
-    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> Encoder:
+    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> FileEncoder:
         return Compressed(self.text.open(table, columns, pd_ms), self.compression)
 
 
-def codec_of(storage: Mapping[str, Any]) -> Codec:
+def codec_of(storage: Mapping[str, Any]) -> FileCodec:
     """For `sink.storage` of the effective spec (its JSON, every member there; older ones know no compression)."""
     if storage["protocol"] == "parquet":
         return ParquetCodec(ParquetFormat.from_config(storage))

@@ -17,7 +17,7 @@ _GZIP = zlib.MAX_WBITS | 16
 _GZIP_LEVEL = 6
 
 
-class Encoder(Protocol):
+class FileEncoder(Protocol):
     """Of one file."""
 
     def add(self, records: Records) -> Iterator[pa.Buffer]:
@@ -30,7 +30,7 @@ class Encoder(Protocol):
 
 
 class Lines:
-    """Text: a first line, even of a file without rows, and rows that stand for themselves. Implements Encoder."""
+    """Text: a first line, even of a file without rows, and rows that stand for themselves. Implements FileEncoder."""
 
     def __init__(self, head: bytes, encode: Callable[[Records], Iterator[pa.Buffer]]) -> None:
         self._head = head
@@ -47,9 +47,9 @@ class Lines:
 
 
 class Compressed:
-    """Another encoder's bytes as one gzip member without a time, or one zstd frame. Implements Encoder."""
+    """Another encoder's bytes as one gzip member without a time, or one zstd frame. Implements FileEncoder."""
 
-    def __init__(self, inner: Encoder, compression: str) -> None:
+    def __init__(self, inner: FileEncoder, compression: str) -> None:
         self._inner = inner
         self._drain = Drain()
         self._stream = _Gzip(self._drain) if compression == "gzip" else pa.CompressedOutputStream(self._drain, "zstd")

@@ -45,7 +45,7 @@ def fingerprint() -> str:
 
 
 class ParquetFile:
-    """Implements Encoder. A file without rows has its schema."""
+    """Implements FileEncoder. A file without rows has its schema."""
 
     def __init__(self, table: TableInfo, columns: Sequence[ColumnInfo], fmt: ParquetFormat) -> None:
         """Raises NeedsHuman for columns that can't stand in such a file."""
