@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator, Set
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Set
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from changefeed.errors import Conflict, InvalidSpec, NeedsHuman, Unavailable
+from changefeed.errors import ChangefeedError, Conflict, InvalidSpec, NeedsHuman, Transient, Unavailable
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.filter.rows import fingerprint as filter_fingerprint
 from changefeed.filter.selection import Selection
@@ -30,7 +30,6 @@ from changefeed.owner.preparation.checks import (
     unselected,
 )
 from changefeed.owner.preparation.copying import check_can_copy, check_copies_are_selected, copy_record, tables_to_copy
-from changefeed.owner.preparation.held import held, makes_hold
 from changefeed.owner.preparation.prepared import Prepared
 from changefeed.owner.preparation.records import epoch_record, left_out_record, rewind_record, start_record
 from changefeed.owner.sinks.choice import sink_of
@@ -45,9 +44,12 @@ from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
+from changefeed.upstream.holds import holds
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import Safepoint
+
+_REMOVAL_S = 5.0  # of a hold, when a start has failed
 
 
 def open_places(changefeed: Changefeed, secrets_dir: Path | None = None) -> tuple[Store, DrivenSink]:
@@ -126,7 +128,7 @@ async def prepare(
     else:
         start_ts = restart.from_ts if restart else state.checkpoint_ts
     is_made_here = state.n == 0 and await makes_hold(changefeed, pd, attempt)
-    async with held(safepoint, start_ts, log if is_made_here else None, changefeed.spec.start_ts is not None):
+    async with history_held(safepoint, start_ts, log if is_made_here else None, changefeed.spec.start_ts is not None):
         # DDLs that were executed above the checkpoint are a part of what the run begins with.
         schema_ts = max(start_ts, state.last_ddl[0]) if state.last_ddl and not restart else start_ts
         if changefeed.spec.initial_copy:
@@ -226,3 +228,37 @@ def _settle_in(prepared: Prepared, state_store: Store) -> None:
         is_new = version == state.first_version(dispatcher) or version != state.table_version(dispatcher)
         tables.append((dispatcher, table, version, is_new))
     prepared.sink.settle_in(prepared.taken, tables)
+
+
+async def makes_hold(changefeed: Changefeed, pd: PdClient, attempt: int) -> bool:
+    """Whether it is a first start that makes the hold: else `changefeed hold` has, or the operator, which keeps it."""
+    if changefeed.spec.start_ts is None:
+        return True  # there is nothing to hold before a start
+    if attempt:
+        return False
+    try:
+        return places.service_id(changefeed) not in {hold.name for hold in await holds(pd)}
+    except ChangefeedError:
+        return False
+
+
+@asynccontextmanager
+async def history_held(safepoint: Safepoint, ts: int, log: Log | None, may_be_repeated: bool) -> AsyncIterator[None]:
+    """Changes after `ts` are held before anything is read, and let go of if nobody will need them.
+
+    `log`: of a first start that makes the hold, and removes it if it fails.
+
+    `may_be_repeated`: from the same ts. Then a start that failed because something was away leaves its hold to the next
+    one, which would find nothing to be lost (exit code 69).
+    """
+    try:
+        await safepoint.hold(ts)
+        yield
+    except BaseException as error:
+        is_awaited = may_be_repeated and isinstance(error, Transient | Unavailable)
+        if log is not None and not is_awaited:
+            with suppress(ChangefeedError, TimeoutError):
+                async with asyncio.timeout(_REMOVAL_S):
+                    if (await asyncio.to_thread(log.read)).n == 0:  # nobody else has started it meanwhile
+                        await safepoint.remove()
+        raise
