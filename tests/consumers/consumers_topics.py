@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Claim, Entry, EntryId, Surroundings
 from changefeed.sink.kafka.entry_writer import KafkaJob, KafkaWriter
-from changefeed.sink.kafka.options import KafkaPlace
-from changefeed.sink.kafka.registry import RegistryPlace
+from changefeed.sink.kafka.options import KafkaEndpoint
+from changefeed.sink.kafka.registry import RegistryEndpoint
 from changefeed.sink.records import Records
 from consumers_topic_messages import AVRO, BUILD_MS, CANAL, DEBEZIUM, SOURCE, options_of
 from consumers_topic_rows import EVERY, NOT_UTF_8, Kind, Tested, table_of
@@ -97,10 +97,10 @@ def _write(
     expression = f"{protocol}-{name}_{{schema}}_{{table}}"
     dispatcher = {"matcher": ["*.*"], "partition": rule, "topic": expression, "index": "", "columns": []}
     more = {"cloudEvents": False, "dispatchers": [dispatcher], "largeMessages": {"option": "none"}}
-    place = KafkaPlace(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none")
+    place = KafkaEndpoint(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none")
     patience = Patience(_PATIENCE_S)
     writer = KafkaWriter(
-        KafkaJob(place, False, False, RegistryPlace(server.uri)),
+        KafkaJob(place, False, False, RegistryEndpoint(server.uri)),
         Surroundings(topic, folder, patience, patience, _raise),
     )
     entry = Entry(

@@ -13,7 +13,7 @@ from changefeed.errors import Fenced, SnapshotLostByGC, Superseded
 from changefeed.owner import driver as driver_module
 from changefeed.owner.closing.undriven import NothingToHold, close, hold
 from changefeed.owner.driver import Outcome, RunOptions
-from changefeed.owner.places import service_id, state_place
+from changefeed.owner.places import service_id, state_location
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.safepoint import HeldUntil
@@ -70,7 +70,7 @@ async def test_a_deleted_resource_created_anew_with_its_state_id_goes_on(world: 
     world.insert(range(21, 31))  # while there is none
 
     second = resource(world, "uid-2", namespace="sales", name="moved")
-    assert state_place(second) == state_place(first)
+    assert state_location(second) == state_location(first)
     held = await hold(second)
     assert isinstance(held, HeldUntil)
     assert held.ts == world.checkpoint()

@@ -19,7 +19,7 @@ from changefeed.schema.table_info import parse_table_info
 from changefeed.sink.contract import Claim, Ddl, Entry, EntryId, Surroundings
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
 from changefeed.sink.kafka.entry_writer import KafkaJob, KafkaWriter
-from changefeed.sink.kafka.options import KafkaPlace
+from changefeed.sink.kafka.options import KafkaEndpoint
 from integration_connect_reader import ConnectReader, Unwrapped, connect_reader
 from integration_flink_reader import Change, FlinkReader, Refused, Row, flink_reader, replayed, typed_row
 from integration_java import FETCH_S
@@ -94,7 +94,7 @@ def told(
 
     Statements stand between chunks, and a checkpoint behind each of them.
     """
-    job = KafkaJob(KafkaPlace(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none"), True, False)
+    job = KafkaJob(KafkaEndpoint(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none"), True, False)
     asked, patience = options(topic, protocol, more), Patience(60)
     driver = KafkaDdlSink(job, asked, "UTC", "feed", [], lambda: None, patience)
     writer = KafkaWriter(job, Surroundings(topic, folder, patience, patience, failed))

@@ -18,8 +18,8 @@ from changefeed.objectstore.patience import Patience
 from changefeed.owner.reporting import progress as progress_module
 from changefeed.sink.contract import Claim, Entry, EntryId, Surroundings
 from changefeed.sink.kafka.entry_writer import KafkaJob, KafkaWriter
-from changefeed.sink.kafka.options import KafkaPlace
-from changefeed.sink.kafka.registry import RegistryPlace, SchemaRegistry
+from changefeed.sink.kafka.options import KafkaEndpoint
+from changefeed.sink.kafka.registry import RegistryEndpoint, SchemaRegistry
 from changefeed_devcluster.certificates import CLIENT, Certificates
 from changefeed_devcluster.tidb.schema import NewColumn
 from conftest import Changefeed, Upstream
@@ -66,7 +66,7 @@ def secret(folder: Path, **keys: str) -> Path:
 
 
 def test_a_schema_has_one_number(server: RegistryServer) -> None:
-    first, second = (SchemaRegistry(RegistryPlace(server.uri), Patience(60)) for _ in range(2))
+    first, second = (SchemaRegistry(RegistryEndpoint(server.uri), Patience(60)) for _ in range(2))
     number = first.number_of("one-value", schema("one"))
     assert first.number_of("one-value", schema("one")) == second.number_of("one-value", schema("one")) == number
     assert server.schema(number)["name"] == "one"
@@ -75,7 +75,7 @@ def test_a_schema_has_one_number(server: RegistryServer) -> None:
 
 def test_tasks_that_register_the_first_schema_of_a_subject_at_once_both_get_it(server: RegistryServer) -> None:
     """Apicurio 2 answers 409 to one of them."""
-    tasks = [SchemaRegistry(RegistryPlace(server.uri), Patience(60)) for _ in range(6)]
+    tasks = [SchemaRegistry(RegistryEndpoint(server.uri), Patience(60)) for _ in range(6)]
     together = threading.Barrier(len(tasks))
 
     def register(task: SchemaRegistry) -> list[int]:
@@ -90,7 +90,7 @@ def test_tasks_that_register_the_first_schema_of_a_subject_at_once_both_get_it(s
 
 
 def test_a_schema_that_older_ones_forbid_needs_what_the_message_says(server: RegistryServer) -> None:
-    asked = SchemaRegistry(RegistryPlace(server.uri), Patience(60))
+    asked = SchemaRegistry(RegistryEndpoint(server.uri), Patience(60))
     asked.number_of("strict-value", schema("strict"))
     server.demand("BACKWARD")
     changed = schema("strict", {"name": "more", "type": "string"})
@@ -120,7 +120,7 @@ def test_a_failure_that_may_pass_is_waited_for(
 ) -> None:
     front.bad, front.times = bad, 8
     waits = Waits()
-    asked = SchemaRegistry(RegistryPlace(front.uri), waits.patience)
+    asked = SchemaRegistry(RegistryEndpoint(front.uri), waits.patience)
     assert asked.number_of("waited-value", schema("waited")) > 0
     assert waits.seconds == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
     assert {(type(error), error.answered) for error in waits.failures} == {(kind, True)}
@@ -140,7 +140,7 @@ def test_a_registry_that_is_restarted_is_waited_for(tmp_path: Path, release: Rel
                 server.start()
             failures.append(error)
 
-        asked = SchemaRegistry(RegistryPlace(server.uri), Patience(120, failed=failed))
+        asked = SchemaRegistry(RegistryEndpoint(server.uri), Patience(120, failed=failed))
         assert asked.number_of("back-value", schema("back")) > 0
         assert (type(failures[0]), failures[0].answered) == (Transient, False)
         assert "does not answer" in failures[0].message
@@ -164,13 +164,15 @@ def test_a_login_of_its_own_over_mutual_tls(
         given = secret(
             tmp_path / "user", **keys | ({"token_url": f"{issuer.address}/token"} if "token_url" in keys else {})
         )
-        place = RegistryPlace(front.uri, given, tmp_path / "tls" / CLIENT)
+        place = RegistryEndpoint(front.uri, given, tmp_path / "tls" / CLIENT)
         assert SchemaRegistry(place, Patience(60)).number_of("secure-value", schema("secure")) > 0
         assert front.authorizations == [login]
 
         waits = Waits(1)
         with pytest.raises(Unavailable, match="certificate that is not trusted"):
-            SchemaRegistry(RegistryPlace(front.uri, given), waits.patience).number_of("secure-value", schema("secure"))
+            SchemaRegistry(RegistryEndpoint(front.uri, given), waits.patience).number_of(
+                "secure-value", schema("secure")
+            )
         assert isinstance(waits.failures[0], Refused)
 
 
@@ -178,14 +180,14 @@ def test_a_password_that_is_replaced_is_used(server: RegistryServer, tmp_path: P
     given = secret(tmp_path / "user", username="me", password="old")
     with Front(server, login=BASIC) as front:
         failed: Callable[[object], object] = lambda _: (given / "password").write_text("verysecret")  # noqa: E731
-        asked = SchemaRegistry(RegistryPlace(front.uri, given), Patience(60, sleep=lambda _: None, failed=failed))
+        asked = SchemaRegistry(RegistryEndpoint(front.uri, given), Patience(60, sleep=lambda _: None, failed=failed))
         assert asked.number_of("replaced-value", schema("replaced")) > 0
         assert len(front.authorizations) == 2
 
 
 def test_no_secret_is_sent_to_an_issuer_in_clear_text(server: RegistryServer, tmp_path: Path) -> None:
     keys = {"token_url": "http://issuer.example/token", "client_id": "me", "client_secret": "verysecret"}
-    place = RegistryPlace(server.uri, secret(tmp_path / "user", **keys))
+    place = RegistryEndpoint(server.uri, secret(tmp_path / "user", **keys))
     waits = Waits(1)
     with pytest.raises(Unavailable, match="is not https") as refused:
         SchemaRegistry(place, waits.patience).number_of("unsent-value", schema("unsent"))
@@ -209,8 +211,8 @@ def test_rows_are_written_once_the_registry_is_back(
         made_topic(broker.cluster, "changefeed_progress", 1, compacted=True)
     chunks, state = history(1, 3, 20, 10)
     info = table()
-    place = KafkaPlace(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none")
-    job = KafkaJob(place, is_exactly_once, False, RegistryPlace(front.uri))
+    place = KafkaEndpoint(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none")
+    job = KafkaJob(place, is_exactly_once, False, RegistryEndpoint(front.uri))
     options = {
         "protocol": "avro",
         "cloudEvents": False,

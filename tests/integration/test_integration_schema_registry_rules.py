@@ -13,7 +13,7 @@ from changefeed.errors import NeedsHuman
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.table_info import ColumnInfo, TableInfo, parse_table_info
 from changefeed.sink.kafka.codec.avro.schema import AvroTypes, schema_of
-from changefeed.sink.kafka.registry import RegistryPlace, SchemaRegistry
+from changefeed.sink.kafka.registry import RegistryEndpoint, SchemaRegistry
 from changefeed.sink.text.canal_types import primary_key
 from changefeed_devcluster.ddl.columns import FIRST, add_column, drop_column, modify_column, set_default
 from changefeed_devcluster.ddl.running import States, last
@@ -136,7 +136,7 @@ def register(
     """A table's keys and values, as they are now."""
     info = parse_table_info(table.info.to_json(), "shop")
     key = [column for column in info.output_columns if column.name in primary_key(info)]
-    asked = SchemaRegistry(RegistryPlace(server.uri), Patience(60, sleep=lambda _: None))
+    asked = SchemaRegistry(RegistryEndpoint(server.uri), Patience(60, sleep=lambda _: None))
     for side, columns in (("key", key), ("value", info.output_columns)):
         assert asked.number_of(f"{subject}-{side}", schema(info, columns, types)) > 0
 

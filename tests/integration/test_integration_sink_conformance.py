@@ -18,8 +18,8 @@ from changefeed.sink.blackhole import BlackholeJob
 from changefeed.sink.contract import Entry, Event, EventSink, Surroundings
 from changefeed.sink.iceberg.event_sink import IcebergJob
 from changefeed.sink.kafka.entry_writer import KafkaJob
-from changefeed.sink.kafka.options import KafkaPlace, progress_topic
-from changefeed.sink.mysql.entry_writer import MysqlJob, MysqlPlace
+from changefeed.sink.kafka.options import KafkaEndpoint, progress_topic
+from changefeed.sink.mysql.entry_writer import MysqlEndpoint, MysqlJob
 from changefeed.sink.mysql.sink import Options
 from changefeed.sink.records import Records
 from changefeed.sink.storage.event_sink import StorageJob
@@ -176,7 +176,7 @@ class Mysql:
         self.database.query(*drop, "CREATE DATABASE shop", *tables)
 
     def open(self, around: Surroundings) -> EventSink:
-        return MysqlJob(MysqlPlace(f"mysql://127.0.0.1:{self.database.port}"), Options(workers=4)).open(around)
+        return MysqlJob(MysqlEndpoint(f"mysql://127.0.0.1:{self.database.port}"), Options(workers=4)).open(around)
 
     def entry(self, dispatcher: int, number: int, writer: int) -> Entry:
         return entry_of(dispatcher, number, writer, {})
@@ -202,7 +202,9 @@ class Kafka:
     def __post_init__(self) -> None:
         self.name = "kafka"
         self.remembers = self.fences = self.exactly_once
-        self._place = KafkaPlace.of(KAFKA | {"uri": f"kafka://127.0.0.1:{self.broker.port}/{self.topic}"}, None, None)
+        self._place = KafkaEndpoint.of(
+            KAFKA | {"uri": f"kafka://127.0.0.1:{self.broker.port}/{self.topic}"}, None, None
+        )
         made_topic(self._place.cluster(), self.topic, PARTITIONS)
         made_topic(self._place.cluster(), progress_topic(), 1, compacted=True)
 

@@ -36,7 +36,7 @@ from changefeed.sink.iceberg import ddl_sink
 from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
 from changefeed.sink.iceberg.layout import deletes_file
 from changefeed.sink.iceberg.marks import SNAPSHOT, VERSION, Relied, version_of
-from changefeed.sink.iceberg.place import IcebergPlace
+from changefeed.sink.iceberg.place import IcebergEndpoint
 from changefeed.sink.iceberg.shape import file_schema, table_schema
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots
 from changefeed.sink.iceberg.tables import InitialTable, LakeTables, TableWriter
@@ -135,7 +135,7 @@ class LakeWorld:
         self.trace.append(what)
 
     def _run(self, folder: Path) -> None:
-        self._place = IcebergPlace(Location(folder.as_uri()), "memory")
+        self._place = IcebergEndpoint(Location(folder.as_uri()), "memory")
         self._entries = [*self._planned(behind_ddl=False), *self._planned(behind_ddl=True)]
         for given in self._entries:
             self._write(folder, given)

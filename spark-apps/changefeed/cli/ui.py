@@ -60,13 +60,13 @@ def ui(
     from changefeed.cli.recorded import Logs
     from changefeed.objectstore import Location
     from changefeed.objectstore.open import canonical
-    from changefeed.owner.places import state_place
+    from changefeed.owner.places import state_location
     from changefeed.ui.server import parse_address
 
     if secret is not None and secrets_dir is None:
         raise InvalidSpec("--secret", f"{secret}; allowed: together with --secrets-dir DIR")
     opened = secrets_dir / secret if secrets_dir and secret else None
-    folders = [state_place(read(each), secrets_dir) for each in file or ()]
+    folders = [state_location(read(each), secrets_dir) for each in file or ()]
     roots = [Location(canonical(each, "--state"), opened) for each in state or ()]
     at = parse_address(address, "--address")
     drivers = driver or [_DRIVER]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from changefeed.eventstore.realtime_buffer import SLOTS, Slot
-from changefeed.model.record import SlotPlace
+from changefeed.model.record import SlotAddress
 
 _TOKEN_BYTES = 16
 _TABLE_AT = 64
@@ -48,9 +48,9 @@ class SharedArena:
         self._memory = pa.py_buffer(self._map)
         self._table = _table(self._memory)
 
-    def place(self, slot: Slot) -> SlotPlace:
+    def place(self, slot: Slot) -> SlotAddress:
         token, host = self._token.hex(), socket.gethostname()
-        return SlotPlace(pid=os.getpid(), file=self._file, token=token, host=host, **asdict(slot))
+        return SlotAddress(pid=os.getpid(), file=self._file, token=token, host=host, **asdict(slot))
 
     def writer(self, slot: Slot) -> pa.NativeFile:
         """A file of exactly the slot's size; the slot is valid from now on."""
@@ -63,7 +63,7 @@ class SharedArena:
         """What was written, without a copy."""
         return self._memory.slice(_DATA_AT + slot.offset, slot.size)
 
-    def opened(self, place: SlotPlace) -> MappedArena:
+    def opened(self, place: SlotAddress) -> MappedArena:
         """What `mapped` is to others. Raises SlotGone when the place is in another arena."""
         if place.token != self._token.hex():
             raise SlotGone(f"process {os.getpid()} has other memory than process {place.pid} had")
@@ -84,18 +84,18 @@ class MappedArena:
 
     memory: pa.Buffer
 
-    def read(self, place: SlotPlace) -> pa.Buffer:
+    def read(self, place: SlotAddress) -> pa.Buffer:
         """The segment's bytes, without a copy: `check` before anything of them is used for good. Raises SlotGone."""
         self.check(place)
         return self.memory.slice(_DATA_AT + place.offset, place.size)
 
-    def check(self, place: SlotPlace) -> None:
+    def check(self, place: SlotAddress) -> None:
         """Raises SlotGone."""
         if int(_table(self.memory)[place.index]) != place.generation:
             raise SlotGone(f"slot {place.index} of process {place.pid} holds another segment")
 
 
-def mapped(place: SlotPlace) -> MappedArena:
+def mapped(place: SlotAddress) -> MappedArena:
     """The arena that the place is in. Raises SlotGone."""
     return _mapped(place.pid, place.file, place.token)
 

@@ -211,7 +211,7 @@ def decode_record(body: bytes) -> AnyRecord:
     return record
 
 
-class SlotPlace(_Shape):
+class SlotAddress(_Shape):
     """Where in a puller's memory a segment stands (eventstore/arena.py)."""
 
     pid: int
@@ -230,7 +230,7 @@ class SegmentSlice(_Shape):
 
     uri: str  # of the file, which is there unless `slot` is given
     size: int  # bytes
-    slot: SlotPlace | None = None
+    slot: SlotAddress | None = None
     run: str  # "<epoch>-<nonce>" that wrote it
     seq: int
     first_batch: int

@@ -225,7 +225,7 @@ class Driver:
         async def execute() -> None:
             await started
             pullers = prepared.puller_job(upstream_access(prepared.changefeed, self._options.secrets_dir))
-            pipeline = PipelineJob(name_of(prepared.state), prepared.state_place, prepared.sink.job())
+            pipeline = PipelineJob(name_of(prepared.state), prepared.state_location, prepared.sink.job())
             await loop.run_in_executor(spark, self._execution.run, address, pullers, pipeline)
             await self._work()
 

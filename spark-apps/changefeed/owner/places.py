@@ -27,7 +27,7 @@ STATE_FIELD = "spec.state.uri"
 SINK_FIELD = "spec.sink.storage.uri"
 
 
-def state_place(changefeed: Changefeed, secrets_dir: Path | None = None) -> Location:
+def state_location(changefeed: Changefeed, secrets_dir: Path | None = None) -> Location:
     """`<state.uri>/<namespace>/<name>/<uid>`; without state.uri, a folder of this user on this machine.
 
     With state.id, `<state.uri>/_id/<state.id>`: no namespace has a `_` in its name.
@@ -51,7 +51,7 @@ def service_id(changefeed: Changefeed) -> str:
     metadata = changefeed.metadata
     if not changefeed.spec.state.id:
         return f"changefeed-{metadata.namespace}-{metadata.name}-{metadata.uid}"
-    place = Digest(state_place(changefeed).uri.encode()).hexdigest()[:8]
+    place = Digest(state_location(changefeed).uri.encode()).hexdigest()[:8]
     return f"changefeed-{_IDS}-{changefeed.spec.state.id}-{place}"
 
 
@@ -71,7 +71,7 @@ def folder_stem(folder: str) -> str:
     return f"changefeed-{_IDS}-{last}" if name == _IDS else f"changefeed-{namespace}-{name}-{last}"
 
 
-def sink_place(changefeed: Changefeed, secrets_dir: Path | None = None) -> Location:
+def sink_location(changefeed: Changefeed, secrets_dir: Path | None = None) -> Location:
     """The sink's root, absolute."""
     storage = changefeed.storage
     return Location(canonical(storage.uri, SINK_FIELD), store_secret(storage.uri, storage.credentials, secrets_dir))
@@ -91,7 +91,7 @@ def upstream_access(changefeed: Changefeed, secrets_dir: Path | None = None) -> 
     return Access(upstream.pd_addresses, tls)
 
 
-def generation_place(sink: Location, generation: int) -> Location:
+def generation_location(sink: Location, generation: int) -> Location:
     """Where a generation's files are: the sink itself, then `<sink>-gen-2`, `<sink>-gen-3`, ... beside it.
 
     Beside, not below: TiCDC's readers walk everything below a sink, and stop at a schema file that stands too deep.

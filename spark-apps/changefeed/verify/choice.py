@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
-from changefeed.owner.places import sink_place, state_place, upstream_access
+from changefeed.owner.places import sink_location, state_location, upstream_access
 from changefeed.spec.model import Changefeed
 from changefeed.verify.progress import VerifyProgress
 from changefeed.verify.result import NotVerifiable, Verdict
@@ -23,8 +23,8 @@ async def verify_sink(
         case "storage":
             from changefeed.verify import report
 
-            sink = sink_place(changefeed, secrets_dir)
-            place = report.Locations(sink.uri, sink.secret, state_place(changefeed, secrets_dir).secret, newest=True)
+            sink = sink_location(changefeed, secrets_dir)
+            place = report.Locations(sink.uri, sink.secret, state_location(changefeed, secrets_dir).secret, newest=True)
             return await report.verify(place, upstream_access(changefeed, secrets_dir), conserved, progress)
         case "iceberg":
             from changefeed.verify.iceberg import report as iceberg

@@ -13,7 +13,7 @@ from changefeed.filter.ddl import ignores_ddl
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner.alive import Alive
-from changefeed.owner.places import LOG, STATE_FIELD, state_place, upstream_access
+from changefeed.owner.places import LOG, STATE_FIELD, state_location, upstream_access
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import TableInfo
@@ -33,7 +33,7 @@ class StateLog:
 
     @classmethod
     def of(cls, changefeed: Changefeed, secrets_dir: Path | None) -> StateLog:
-        place = state_place(changefeed, secrets_dir)
+        place = state_location(changefeed, secrets_dir)
         return cls(open_store(place.uri, STATE_FIELD, place.secret))
 
     def read(self) -> State:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from changefeed.filter.selection import Selection
 from changefeed.objectstore.open import open_store
-from changefeed.owner.places import generation_place
+from changefeed.owner.places import generation_location
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.upstream.access import Access
@@ -61,7 +61,7 @@ async def verify(
     owner = files.owner(store)
     if place.newest:
         generation = _read_log(place, store.uri, owner)[0].generation
-        store = open_store(generation_place(store.place, generation).uri, secret=place.secret)
+        store = open_store(generation_location(store.place, generation).uri, secret=place.secret)
         owner = files.owner(store)
     # Before the log: what `metadata` says stands in the log by then, also while the changefeed runs.
     checkpoint_ts = files.checkpoint(store)

@@ -14,7 +14,7 @@ import pymysql
 import pytest
 from changefeed.objectstore import Location
 from changefeed.sink.iceberg import place as iceberg_place
-from changefeed.sink.iceberg.place import IcebergPlace
+from changefeed.sink.iceberg.place import IcebergEndpoint
 from integration_catalogs import PASSWORD, USER, mariadb, postgresql, write_account
 from integration_mariadb import Proxy
 from requests.exceptions import ConnectionError as Cut
@@ -34,7 +34,7 @@ class Busy:
     its connection, by turns before the catalog has it and before its answer; None: there is no connection.
     """
 
-    place: IcebergPlace
+    place: IcebergEndpoint
     hold: Callable[[], Callable[[], None]] | None
     cut: Callable[[], None] | None
 
@@ -75,7 +75,7 @@ def sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
         reader = sqlite3.connect(folder / "catalog.db", check_same_thread=False)
         return _held(reader, f"{_TABLES} UNION ALL {_TABLES}")
 
-    yield Busy(IcebergPlace(Location((folder / "lake").as_uri()), f"sqlite:///{folder}/catalog.db"), hold, None)
+    yield Busy(IcebergEndpoint(Location((folder / "lake").as_uri()), f"sqlite:///{folder}/catalog.db"), hold, None)
 
 
 def _of_postgresql() -> Callable[[bytes], bool]:
@@ -107,7 +107,7 @@ def database(kind: str, folder: Path, _: pytest.MonkeyPatch) -> Iterator[Busy]:
             connection.cursor().execute(limit)
             connection.commit()
         uri = address.replace(str(port), str(proxy.port))
-        place = IcebergPlace(Location((folder / "lake").as_uri()), uri, "", folder / "account")
+        place = IcebergEndpoint(Location((folder / "lake").as_uri()), uri, "", folder / "account")
         with closing(proxy):
             yield Busy(place, lambda: _held(connect(port), f"{_TABLES} FOR UPDATE"), cuts.next)
 
@@ -136,4 +136,4 @@ def rest(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         raise Cut("cut")
 
     monkeypatch.setattr(iceberg_place._Adapter, "send", cut)
-    yield Busy(IcebergPlace(Location((folder / "warehouse").as_uri()), address), None, cuts.next)
+    yield Busy(IcebergEndpoint(Location((folder / "warehouse").as_uri()), address), None, cuts.next)

@@ -10,7 +10,7 @@ from typing import Any
 from changefeed.sink.iceberg import ddl_sink, event_sink
 from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
 from changefeed.sink.iceberg.marks import VERSION
-from changefeed.sink.iceberg.place import IcebergPlace
+from changefeed.sink.iceberg.place import IcebergEndpoint
 from integration_points import Points, wrap
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import AssertCreate, SetPropertiesUpdate
@@ -42,7 +42,7 @@ def install(points: Points) -> None:
         write_metadata(**named)
         points.inside("metadata written")
 
-    for cls, method in ((IcebergPlace, "open"), (SqlCatalog, "load_table"), (SqlCatalog, "create_namespace")):
+    for cls, method in ((IcebergEndpoint, "open"), (SqlCatalog, "load_table"), (SqlCatalog, "create_namespace")):
         _lock(points, cls, method)
     SqlCatalog.commit_table = commit_  # type: ignore[method-assign]
     SqlCatalog._write_metadata = staticmethod(write_metadata_)  # type: ignore[method-assign]

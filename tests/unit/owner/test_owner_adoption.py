@@ -113,7 +113,7 @@ async def test_rule_7_a_sink_goes_to_another_changefeed_with_its_log(tmp_path: P
     taken = await start(new)
     assert (taken.state.checkpoint_ts, taken.state.uid, taken.epoch) == (checkpoint, old.state.uid, 3)
     claimed = json.loads((tmp_path / "lake" / ".changefeed-owner.json").read_text())
-    assert claimed == {"uid": "A", "stateUri": taken.state_place.uri}
+    assert claimed == {"uid": "A", "stateUri": taken.state_location.uri}
     for attempt in (6, 99):
         with pytest.raises(Superseded, match=r"changefeed adopt has taken over the state at .* from this one, uid A"):
             await start(make("A"), attempt)
@@ -293,7 +293,7 @@ async def test_rule_7_a_folder_of_ticdcs_is_gone_on_with_at_its_checkpoint(
     now = everything_in(tmp_path / "lake")
     assert {path: now[path] for path in before} == before
     claimed = json.loads((tmp_path / "lake" / ".changefeed-owner.json").read_text())
-    assert claimed == {"uid": "orders", "stateUri": taken.state_place.uri}
+    assert claimed == {"uid": "orders", "stateUri": taken.state_location.uri}
     with pytest.raises(NeedsHuman, match=r"has .* already"):
         await adopt_ticdc(new)
     with pytest.raises(NeedsHuman, match="SinkOwned"):

@@ -75,7 +75,7 @@ class World:
     def ran(self, name: str) -> Path:
         """One that has a log and a hold; the folder of its log."""
         changefeed = parse(self.file(name).read_text())
-        folder = Path(places.state_place(changefeed).uri.removeprefix("file://"))
+        folder = Path(places.state_location(changefeed).uri.removeprefix("file://"))
         log = Log(LocalStore(folder), places.LOG)
         log.read()
         cluster_id = self.cluster.cluster_id

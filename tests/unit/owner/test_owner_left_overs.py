@@ -72,7 +72,7 @@ def _run(state: Location, name: str, **more: str) -> None:
         },
     }
     changefeed = parse(json.dumps(resource))
-    store = LocalStore(_path(places.state_place(changefeed)))
+    store = LocalStore(_path(places.state_location(changefeed)))
     log = Log(store, places.LOG)
     log.read()
     log.append(StartRecord(n=1, epoch=0, nonce="n", start_ts=TS, cluster_id=7, uid=changefeed.identity))

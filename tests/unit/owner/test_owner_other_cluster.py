@@ -42,7 +42,7 @@ async def test_hold_and_close_do_nothing_at_another_cluster(other: DevCluster, t
     pinned = {"clusterId": "5"} if by == "the resource" else {}
     changefeed = _changefeed(tmp_path, other.pd_address, **pinned)
     if by == "the log":
-        folder = Path(places.state_place(changefeed).uri.removeprefix("file://"))
+        folder = Path(places.state_location(changefeed).uri.removeprefix("file://"))
         start = StartRecord(n=1, epoch=0, nonce="a", start_ts=7, cluster_id=5, uid="local")
         Log(LocalStore(folder), places.LOG).append(start)
     for command in (hold, close):

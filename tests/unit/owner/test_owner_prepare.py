@@ -114,7 +114,7 @@ async def test_first_start_writes_start_epoch_claim_and_schema_files(place: Plac
     assert (epoch["epoch"], epoch["nonce"]) == (prepared.epoch, prepared.nonce) == (1, start["nonce"])
     assert epoch["config"]["spec"]["filter"]["rules"] == ["shop.*"]
     claimed = json.loads((place.lake / ".changefeed-owner.json").read_text())
-    assert claimed == {"uid": "local", "stateUri": prepared.state_place.uri}
+    assert claimed == {"uid": "local", "stateUri": prepared.state_location.uri}
     assert sorted(path.parts[-3] for path in place.lake.glob("shop/*/meta/schema_*.json")) == ["items", "orders"]
     assert {table.full_name for table in prepared.tables.values()} == {"shop.orders", "shop.items"}
     assert prepared.schema.snapshot_ts == prepared.state.start_ts
@@ -529,7 +529,7 @@ async def test_a_rewind_begins_beside_the_sink_with_a_claim_and_schema_files(pla
     assert again.sink.uri == beside.as_uri()
     assert (again.state.checkpoint_ts, again.schema.snapshot_ts) == (from_ts, from_ts)
     claimed = json.loads((beside / ".changefeed-owner.json").read_text())
-    assert claimed == {"uid": "local", "stateUri": again.state_place.uri, "generation": 2}
+    assert claimed == {"uid": "local", "stateUri": again.state_location.uri, "generation": 2}
     assert sorted(path.parts[-3] for path in beside.glob("shop/*/meta/schema_*.json")) == ["items", "orders"]
     assert sorted(place.lake.rglob("*")) == before
     assert {table.series.rpartition("/")[2] for table in again.planned_tables().values()} == {str(from_ts)}

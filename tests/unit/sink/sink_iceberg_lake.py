@@ -26,7 +26,7 @@ from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import FileNames
 from changefeed.sink.iceberg.marks import Relied
-from changefeed.sink.iceberg.place import IcebergPlace
+from changefeed.sink.iceberg.place import IcebergEndpoint
 from changefeed.sink.iceberg.tables import LakeTables, TableWriter
 from changefeed.sink.records import Records
 from pyiceberg.catalog import Catalog
@@ -67,7 +67,7 @@ class Lake:
     def __init__(self, folder: Path, upsert: bool = False) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.upsert = folder, upsert
-        self.place = IcebergPlace(Location((folder / "lake").as_uri()), f"sqlite:///{folder}/catalog.db")
+        self.place = IcebergEndpoint(Location((folder / "lake").as_uri()), f"sqlite:///{folder}/catalog.db")
         self.store = LocalStore(folder / "lake")
         self.indexes: dict[int, int] = {}
         self.newest_epoch = 1

@@ -11,7 +11,7 @@ from changefeed.errors import ChangefeedError, OutcomeUnknown, Refused, Transien
 from changefeed.objectstore import Location
 from changefeed.sink.iceberg import place
 from changefeed.sink.iceberg.layout import FileNames, folder_of
-from changefeed.sink.iceberg.place import IcebergPlace, told
+from changefeed.sink.iceberg.place import IcebergEndpoint, told
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ServerError, UnauthorizedError
 from sink_iceberg_lake import table_of
 from sqlalchemy.exc import OperationalError
@@ -27,16 +27,16 @@ def secret(folder: Path, **keys: str) -> Path:
 
 
 def test_objects_of_a_warehouse_have_the_names_that_readers_take(tmp_path: Path) -> None:
-    assert IcebergPlace(Location(S3), "").location("a/b.parquet") == "s3://bucket/lake/house/a/b.parquet"
-    assert IcebergPlace(Location("s3://bucket"), "").location("a") == "s3://bucket/a"
-    place = IcebergPlace(Location((tmp_path / "a lake").as_uri()), "")
+    assert IcebergEndpoint(Location(S3), "").location("a/b.parquet") == "s3://bucket/lake/house/a/b.parquet"
+    assert IcebergEndpoint(Location("s3://bucket"), "").location("a") == "s3://bucket/a"
+    place = IcebergEndpoint(Location((tmp_path / "a lake").as_uri()), "")
     assert place.location("t/1") == f"file://{tmp_path}/a lake/t/1"
 
 
 def test_a_table_has_a_folder_that_no_other_ever_has() -> None:
     odd = table_of(7, "sales #1/ü")
     assert folder_of(odd) == "shop/sales__1__-7"
-    assert IcebergPlace(Location(S3), "", prefix="tidb_").name(odd) == ("tidb_shop", "sales #1/ü")
+    assert IcebergEndpoint(Location(S3), "", prefix="tidb_").name(odd) == ("tidb_shop", "sales #1/ü")
     names = FileNames("a1")
     series = names.series(odd, 9, 5)
     first = names.next(series, 0, {"directory": "another", "index": 7})
@@ -46,13 +46,13 @@ def test_a_table_has_a_folder_that_no_other_ever_has() -> None:
 
 def test_an_s3_warehouse_is_reached_as_its_uri_says(tmp_path: Path) -> None:
     keys = secret(tmp_path / "s", access_key_id="id", secret_access_key="key")
-    assert IcebergPlace(Location(S3, keys), "")._store() == {
+    assert IcebergEndpoint(Location(S3, keys), "")._store() == {
         "s3.region": "eu-west-1",
         "s3.endpoint": "http://minio:9000",
         "s3.access-key-id": "id",
         "s3.secret-access-key": "key",
     }
-    bare = IcebergPlace(Location("s3://bucket/x?force-path-style=false"), "")
+    bare = IcebergEndpoint(Location("s3://bucket/x?force-path-style=false"), "")
     assert bare._store() == {"s3.region": "us-east-1", "s3.force-virtual-addressing": "true"}
 
 
@@ -60,7 +60,7 @@ def test_a_database_is_reached_by_a_driver_that_is_there(tmp_path: Path) -> None
     keys = secret(tmp_path / "s", username="me", password="p@ss/word")
 
     def sql(uri: str, secret: Path | None = None) -> str:
-        return IcebergPlace(Location(S3), uri, catalog_secret=secret)._sql()
+        return IcebergEndpoint(Location(S3), uri, catalog_secret=secret)._sql()
 
     assert sql("mysql://db:3306/lake", keys) == "mysql+pymysql://me:p%40ss%2Fword@db:3306/lake"
     assert sql("postgresql://db:5432/lake", keys) == "postgresql+pg8000://me:p%40ss%2Fword@db:5432/lake"
@@ -79,7 +79,7 @@ def test_files_that_are_no_certificates_are_refused(tmp_path: Path, address: str
         for name in files:
             (tls / name).write_text("secret")
         with pytest.raises(Refused, match=problem) as raised:
-            IcebergPlace(Location(S3), address, catalog_secret=keys, catalog_tls=tls).open()
+            IcebergEndpoint(Location(S3), address, catalog_secret=keys, catalog_tls=tls).open()
         assert "secret" not in str(raised.value)
 
 
@@ -112,5 +112,5 @@ def test_a_catalog_that_never_answers_is_away(monkeypatch: pytest.MonkeyPatch, s
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/lake"
         with pytest.raises(OutcomeUnknown, match=f"{scheme}://127.0.0.1:"):
-            IcebergPlace(Location(S3), address, catalog_secret=keys).open().list_namespaces()
+            IcebergEndpoint(Location(S3), address, catalog_secret=keys).open().list_namespaces()
     gc.collect()  # here, not in some other test

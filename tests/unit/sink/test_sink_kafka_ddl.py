@@ -19,7 +19,7 @@ from changefeed.sink.kafka import ddl_sink, to_all
 from changefeed.sink.kafka.codec.message import Message
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
 from changefeed.sink.kafka.entry_writer import KafkaJob
-from changefeed.sink.kafka.options import KafkaPlace
+from changefeed.sink.kafka.options import KafkaEndpoint
 
 CANAL = {
     "enableTidbExtension": True,
@@ -37,7 +37,7 @@ OPTIONS = {
     "dispatchers": [{"matcher": ["shop.u"], "topic": "{table}", "partition": "table", "index": "", "columns": []}],
     "canalJson": CANAL,
 }
-JOB = KafkaJob(KafkaPlace("kafka://b:1/feed", "PLAIN", 1 << 20, "none"), exactly_once=False, case_sensitive=False)
+JOB = KafkaJob(KafkaEndpoint("kafka://b:1/feed", "PLAIN", 1 << 20, "none"), exactly_once=False, case_sensitive=False)
 
 
 class Sent:

@@ -12,7 +12,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Claim, Entry, EntryId
 from changefeed.sink.kafka import entry_writer
 from changefeed.sink.kafka.entry_writer import KafkaJob, MessageEncoder
-from changefeed.sink.kafka.options import KafkaPlace
+from changefeed.sink.kafka.options import KafkaEndpoint
 from sink_kafka_rows import records
 
 CHUNKS = [records(seed, 5)[0] for seed in range(3)]
@@ -23,7 +23,7 @@ OPTIONS = {
     "dispatchers": [{"matcher": ["*.*"], "topic": "{table}", "partition": "table", "index": "", "columns": []}],
     "canalJson": {},
 }
-PLACE = KafkaPlace("kafka://b:1/feed", "PLAIN", 1 << 20, "none")
+PLACE = KafkaEndpoint("kafka://b:1/feed", "PLAIN", 1 << 20, "none")
 JOB = KafkaJob(PLACE, False, False, large_messages="claim-check", claim_check_uri="file:///claims")
 
 

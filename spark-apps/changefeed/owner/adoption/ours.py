@@ -103,9 +103,9 @@ class _Plan:
 
 def _look(changefeed: Changefeed, secrets_dir: Path | None, cluster_id: int, pd_ms: int, held: ExitStack) -> _Plan:
     """Only reads; on this machine it holds the state and the sink against drivers."""
-    place, sink_place = places.state_place(changefeed, secrets_dir), places.sink_place(changefeed, secrets_dir)
+    place, sink_location = places.state_location(changefeed, secrets_dir), places.sink_location(changefeed, secrets_dir)
     new = open_store(place.uri, places.STATE_FIELD, place.secret)
-    sink = open_store(sink_place.uri, places.SINK_FIELD, sink_place.secret)
+    sink = open_store(sink_location.uri, places.SINK_FIELD, sink_location.secret)
     claim = read_claim(sink)
     old = new if claim.state_uri == new.uri else open_store(claim.state_uri, secret=place.secret)
     for store in {id(store): store for store in (sink, old, new)}.values():

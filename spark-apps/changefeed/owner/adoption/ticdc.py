@@ -99,9 +99,9 @@ async def adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None = None, c
 
 def _open(changefeed: Changefeed, secrets_dir: Path | None, held: ExitStack) -> tuple[Store, Store]:
     """State and sink; on this machine they are held against drivers."""
-    place, sink_place = places.state_place(changefeed, secrets_dir), places.sink_place(changefeed, secrets_dir)
+    place, sink_location = places.state_location(changefeed, secrets_dir), places.sink_location(changefeed, secrets_dir)
     state_store = open_store(place.uri, places.STATE_FIELD, place.secret)
-    sink = open_store(sink_place.uri, places.SINK_FIELD, sink_place.secret)
+    sink = open_store(sink_location.uri, places.SINK_FIELD, sink_location.secret)
     for store in (state_store, sink):
         held.callback(store.release)
         store.hold()

@@ -141,7 +141,7 @@ def _changefeed(recorded: State, place: Location, secrets_dir: Path | None) -> C
             "Use the version that wrote it. If the changefeed never ran, delete the folder.",
         ) from error
     try:
-        own = places.state_place(changefeed, secrets_dir).uri
+        own = places.state_location(changefeed, secrets_dir).uri
     except ChangefeedError:
         own = ""
     if own != place.uri:

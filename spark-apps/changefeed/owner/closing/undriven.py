@@ -76,7 +76,7 @@ async def close(changefeed: Changefeed, secrets_dir: Path | None = None, place: 
     Raises InvalidSpec, Refused (PD lets nobody in with that Secret) and Conflict (a driver runs on this machine) before
     anything is written; Unavailable and NeedsHuman (another cluster's PD) after all but the hold is removed.
     """
-    place = place or places.state_place(changefeed, secrets_dir)
+    place = place or places.state_location(changefeed, secrets_dir)
     store = open_store(place.uri, places.STATE_FIELD, place.secret)
     state = await asyncio.to_thread(Log(store, places.LOG).read)
     if _is_left_to_another(state, changefeed.metadata.uid):
@@ -160,7 +160,7 @@ def _delete_events(store: Store) -> None:
 
 
 def _log(changefeed: Changefeed, secrets_dir: Path | None) -> Log:
-    place: Location = places.state_place(changefeed, secrets_dir)
+    place: Location = places.state_location(changefeed, secrets_dir)
     return Log(open_store(place.uri, places.STATE_FIELD, place.secret), places.LOG)
 
 

@@ -57,7 +57,7 @@ def open_places(changefeed: Changefeed, secrets_dir: Path | None = None) -> tupl
 
     Raises Conflict when another process has them, Unavailable, NeedsHuman.
     """
-    place = places.state_place(changefeed, secrets_dir)
+    place = places.state_location(changefeed, secrets_dir)
     with ExitStack() as held:
         with _opening("state", places.STATE_FIELD, changefeed.name):
             state = open_store(place.uri, places.STATE_FIELD, place.secret)
@@ -90,7 +90,7 @@ def check_attempt(changefeed: Changefeed, attempt: int, secrets_dir: Path | None
     """Raises Fenced, Superseded when a driver of this resource and attempt must not start (rule 6). Only reads: nothing
     may happen before it.
     """
-    place = places.state_place(changefeed, secrets_dir)
+    place = places.state_location(changefeed, secrets_dir)
     state = Log(open_store(place.uri, places.STATE_FIELD, place.secret), places.LOG).read()
     check_claim(state, changefeed.metadata.uid, attempt, place.uri)
 
@@ -164,7 +164,7 @@ async def prepare(
         state=state,
         nonce=nonce,
         codec=f"{sink.fingerprint} {filter_fingerprint(changefeed.spec.filter)}".strip(),
-        state_place=state_store.place,
+        state_location=state_store.place,
         sink=sink,
         schema=schema,
         tables=tables,

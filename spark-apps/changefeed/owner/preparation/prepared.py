@@ -35,7 +35,7 @@ class Prepared:
     state: State
     nonce: str
     codec: str
-    state_place: Location
+    state_location: Location
     sink: DrivenSink
     schema: SchemaHistory
     tables: dict[int, TableInfo]  # by physical id, which is the dispatcher's
@@ -49,7 +49,7 @@ class Prepared:
 
     @property
     def taken(self) -> Taken:
-        return Taken(self.state, self.state_place.uri)
+        return Taken(self.state, self.state_location.uri)
 
     def puller_job(self, upstream: Access) -> PullerJob:
         """`upstream`: for any cluster; pullers are held to the one that the log is of."""
@@ -57,7 +57,7 @@ class Prepared:
         return PullerJob(
             count=spec.spark.pullers.count,
             upstream=replace(upstream, cluster_id=self.state.cluster_id),
-            state=self.state_place,
+            state=self.state_location,
             limits=Limits(
                 quota_bytes=spec.spark.pullers.memory_quota,
                 roll_bytes=segment_bytes(spec.event_store.quota, spec.spark.pullers.count),

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from changefeed.model.record import SlotPlace
+from changefeed.model.record import SlotAddress
 from changefeed.owner.pulling.segments import Segment
 from changefeed.wire import owner_pb2 as pb
 
@@ -19,14 +19,14 @@ class Memory(NamedTuple):
 
     puller: int
     seq: int
-    place: SlotPlace
+    place: SlotAddress
 
     @classmethod
     def from_proto(cls, puller: int, meta: pb.SegmentMeta) -> Memory | None:
         if not meta.HasField("slot"):
             return None
         slot = meta.slot
-        place = SlotPlace(
+        place = SlotAddress(
             pid=slot.pid,
             file=slot.file,
             token=slot.token,
@@ -127,7 +127,7 @@ class KnownFiles:
         if file.memory is not None:
             self._to_free[uri] = None
 
-    def place(self, uri: str) -> SlotPlace | None:
+    def place(self, uri: str) -> SlotAddress | None:
         """Where in memory a task is to read it; None: in its file."""
         file = self._files[uri]
         return None if file.is_archived or file.memory is None else file.memory.place

@@ -20,7 +20,7 @@ from changefeed.sink.iceberg.event_sink import IcebergJob
 from changefeed.sink.iceberg.files import FINGERPRINT
 from changefeed.sink.iceberg.layout import WAREHOUSE, FileNames
 from changefeed.sink.iceberg.marks import Relied
-from changefeed.sink.iceberg.place import CATALOG, IcebergPlace
+from changefeed.sink.iceberg.place import CATALOG, IcebergEndpoint
 from changefeed.sink.iceberg.shape import table_schema
 from changefeed.sink.iceberg.tables import LakeTables, TableWriter
 from changefeed.spec.field.location import in_bucket
@@ -29,7 +29,7 @@ from changefeed.spec.model import Changefeed
 _FIRST_EPOCH = 1
 
 
-def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> IcebergPlace:
+def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> IcebergEndpoint:
     """Raises InvalidSpec without the folder of the Secrets that it needs."""
     spec = changefeed.spec.sink.iceberg
     assert spec is not None, "the sink is iceberg"
@@ -37,7 +37,7 @@ def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> Iceberg
     secret = spec.credentials and secrets_dir and in_bucket(spec.warehouse)
     folder = places.secret_folder(f"{WAREHOUSE}.credentials", spec.credentials, secrets_dir) if secret else None
     catalog = spec.catalog
-    return IcebergPlace(
+    return IcebergEndpoint(
         Location(canonical(spec.warehouse, WAREHOUSE), folder),
         catalog.uri,
         catalog.name,

@@ -15,8 +15,8 @@ from changefeed.sink.contract import DdlSink, Outputs
 from changefeed.sink.kafka.codec.choice import fingerprint
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
 from changefeed.sink.kafka.entry_writer import KafkaJob
-from changefeed.sink.kafka.options import KafkaPlace, rules_of
-from changefeed.sink.kafka.registry import RegistryPlace
+from changefeed.sink.kafka.options import KafkaEndpoint, rules_of
+from changefeed.sink.kafka.registry import RegistryEndpoint
 from changefeed.sink.kafka.topics import partitions_of
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
@@ -25,23 +25,23 @@ from changefeed.spec.sink.kafka import Kafka
 _ENTRY_BYTES = 16 << 20
 
 
-def registry_of(spec: Kafka, secrets_dir: Path | None) -> RegistryPlace | None:
+def registry_of(spec: Kafka, secrets_dir: Path | None) -> RegistryEndpoint | None:
     """Raises as `place_of`."""
     if spec.schema_registry is None:
         return None
     field = "spec.sink.kafka.schemaRegistry"
-    return RegistryPlace(
+    return RegistryEndpoint(
         spec.schema_registry,
         places.secret_folder(f"{field}Credentials", spec.schema_registry_credentials, secrets_dir),
         places.secret_folder(f"{field}Tls", spec.schema_registry_tls, secrets_dir),
     )
 
 
-def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> KafkaPlace:
+def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> KafkaEndpoint:
     """Raises InvalidSpec without the folder of the Secrets that it needs."""
     spec = changefeed.spec.sink.kafka
     assert spec is not None, "the sink is kafka"
-    return KafkaPlace.of(
+    return KafkaEndpoint.of(
         effective(changefeed)["spec"]["sink"]["kafka"],
         places.secret_folder("spec.sink.kafka.credentials", spec.credentials, secrets_dir),
         places.secret_folder("spec.sink.kafka.tls", spec.tls, secrets_dir),

@@ -16,7 +16,7 @@ from changefeed.sink.contract import Claim, Outputs
 from changefeed.sink.mysql.ddl import MysqlDdlSink
 from changefeed.sink.mysql.ddl_record import DdlTable
 from changefeed.sink.mysql.definitions.check import check
-from changefeed.sink.mysql.entry_writer import MysqlJob, MysqlPlace
+from changefeed.sink.mysql.entry_writer import MysqlEndpoint, MysqlJob
 from changefeed.sink.mysql.rows.keys import TableKeys
 from changefeed.sink.mysql.server import Session
 from changefeed.sink.mysql.sink import Options
@@ -27,11 +27,11 @@ _ENTRY_BYTES = 16 << 20
 _DDLS = 0  # no table has this id: the dispatcher that stands for the driver's own statements
 
 
-def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> MysqlPlace:
+def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> MysqlEndpoint:
     """Raises InvalidSpec without the folder of the Secrets that it needs."""
     spec = changefeed.spec.sink.mysql
     assert spec is not None, "the sink is mysql"
-    return MysqlPlace(
+    return MysqlEndpoint(
         spec.uri,
         places.secret_folder("spec.sink.mysql.credentials", spec.credentials, secrets_dir),
         places.secret_folder("spec.sink.mysql.tls", spec.tls, secrets_dir),

@@ -32,7 +32,7 @@ class DrivenStorage:
     may_leave_out = False
 
     def __init__(self, changefeed: Changefeed, secrets_dir: Path | None = None) -> None:
-        place = places.sink_place(changefeed, secrets_dir)
+        place = places.sink_location(changefeed, secrets_dir)
         self._options = effective(changefeed)["spec"]["sink"]["storage"]
         self.store = open_store(place.uri, places.SINK_FIELD, place.secret)
         self.folder = self.store  # of the generation that is written
@@ -86,7 +86,7 @@ def folder_of(sink: Store, generation: int) -> Store:
     """The lock of the sink, which is held, is that of all its generations."""
     if generation == 1:
         return sink
-    place = places.generation_place(sink.place, generation)
+    place = places.generation_location(sink.place, generation)
     return open_store(place.uri, places.SINK_FIELD, place.secret)
 
 

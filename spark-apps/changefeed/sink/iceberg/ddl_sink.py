@@ -23,7 +23,7 @@ from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.contract import Ddl, EntryId
 from changefeed.sink.iceberg.layout import deletes_file, folder_of
 from changefeed.sink.iceberg.marks import EPOCH, LOG, NONE, TABLE, VERSION, done, done_properties, id_of, version_of
-from changefeed.sink.iceberg.place import IcebergPlace, TableName
+from changefeed.sink.iceberg.place import IcebergEndpoint, TableName
 from changefeed.sink.iceberg.shape import check_evolution, field_id, key_of, lost_values, table_schema, with_foreign
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots, data_file, empty_snapshot, same_snapshot
 from changefeed.sink.iceberg.tables import RESTORE, Change, InitialTable, LakeTables, schema_change
@@ -42,7 +42,7 @@ class IcebergDdlSink:
     """Implements DdlSink. Raises Fenced, NeedsHuman, Unavailable."""
 
     def __init__(
-        self, place: IcebergPlace, tables: LakeTables, upsert: bool, there: Mapping[int, tuple[TableInfo, int]]
+        self, place: IcebergEndpoint, tables: LakeTables, upsert: bool, there: Mapping[int, tuple[TableInfo, int]]
     ) -> None:
         """`there`: definition and version of the table that each dispatcher is of."""
         self._place, self._tables, self._upsert = place, tables, upsert

@@ -105,7 +105,7 @@ class _SqlCatalog(SqlCatalog):
 
 
 @dataclass(frozen=True)
-class IcebergPlace:
+class IcebergEndpoint:
     """Holds no secret itself: `catalog_secret` and `catalog_tls` are folders of Secrets' files."""
 
     warehouse: Location

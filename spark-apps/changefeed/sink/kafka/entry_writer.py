@@ -28,10 +28,10 @@ from changefeed.sink.kafka.codec.open_protocol import OpenProtocol, frame
 from changefeed.sink.kafka.codec.partition import by_key
 from changefeed.sink.kafka.codec.partition import partitions_of as partitions_of_rows
 from changefeed.sink.kafka.exactly_once import ExactlyOnce
-from changefeed.sink.kafka.options import KafkaPlace, cloud_events, progress_topic, rules_of
+from changefeed.sink.kafka.options import KafkaEndpoint, cloud_events, progress_topic, rules_of
 from changefeed.sink.kafka.producer import AtLeastOnce
 from changefeed.sink.kafka.progress import ClaimVerdict
-from changefeed.sink.kafka.registry import RegistryPlace, SchemaRegistry
+from changefeed.sink.kafka.registry import RegistryEndpoint, SchemaRegistry
 from changefeed.sink.kafka.topics import Rule, Rules, partitions_of
 from changefeed.sink.lanes import Lanes
 from changefeed.sink.records import Mounting, Records
@@ -54,10 +54,10 @@ class KafkaJob:
     and of an entry that was refused there is nothing that a retry could differ from.
     """
 
-    place: KafkaPlace
+    place: KafkaEndpoint
     exactly_once: bool
     case_sensitive: bool
-    registry: RegistryPlace | None = None
+    registry: RegistryEndpoint | None = None
     large_messages: str = "none"
     claim_check_uri: str | None = None
     claim_check_secret: Path | None = None

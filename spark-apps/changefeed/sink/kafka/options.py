@@ -18,7 +18,7 @@ _PROGRESS = "changefeed_progress"
 
 
 @dataclass(frozen=True)
-class KafkaPlace:
+class KafkaEndpoint:
     """Where, and the folders of the Secrets (rule 21): `secret` of the user, `tls` of PEM files."""
 
     uri: str
@@ -29,7 +29,7 @@ class KafkaPlace:
     tls: Path | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], secret: Path | None, tls: Path | None) -> KafkaPlace:
+    def of(cls, options: Mapping[str, Any], secret: Path | None, tls: Path | None) -> KafkaEndpoint:
         size = parse_size(options["maxMessageBytes"])
         return cls(options["uri"], options["saslMechanism"], size, options["compression"], secret, tls)
 

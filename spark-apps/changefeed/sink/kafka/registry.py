@@ -38,7 +38,7 @@ _FILES = "Check the Secrets of spec.sink.kafka.schemaRegistryCredentials and sch
 
 
 @dataclass(frozen=True)
-class RegistryPlace:
+class RegistryEndpoint:
     """`uri`: of its API. The folders of its Secrets (rule 21): `secret` of the user, `tls` of PEM files."""
 
     uri: str
@@ -49,7 +49,7 @@ class RegistryPlace:
 class SchemaRegistry:
     """Any thread's. Numbers that it has been told are kept: a schema's never changes."""
 
-    def __init__(self, place: RegistryPlace, patience: Patience) -> None:
+    def __init__(self, place: RegistryEndpoint, patience: Patience) -> None:
         self._place, self._patience = place, patience
         self._where = f"The schema registry at {place.uri}"
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class SchemaRegistry:
                 raise _meant(self._where, subject, secrets, failure, conflicts or count(1)) from None
 
 
-def _opened(where: str, place: RegistryPlace) -> tuple[SchemaRegistryClient, tuple[str, ...]]:
+def _opened(where: str, place: RegistryEndpoint) -> tuple[SchemaRegistryClient, tuple[str, ...]]:
     """A client that neither waits nor tries again, and the secrets that it has. Raises Refused."""
     from confluent_kafka.schema_registry import SchemaRegistryClient
 

@@ -22,7 +22,7 @@ _PORT = 3306
 
 
 @dataclass(frozen=True)
-class MysqlPlace:
+class MysqlEndpoint:
     """Where, and the folders of the Secrets (rule 21): `secret` of the user, `tls` of PEM files."""
 
     uri: str
@@ -41,7 +41,7 @@ class MysqlPlace:
 class MysqlJob:
     """Implements SinkJob."""
 
-    place: MysqlPlace
+    place: MysqlEndpoint
     options: Options
 
     def mounting(self, options: Mapping[str, Any], time_zone: str) -> Mounting:

@@ -25,7 +25,7 @@ from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.iceberg.ddl_sink import TRUNCATED
 from changefeed.sink.iceberg.marks import LOG
-from changefeed.sink.iceberg.place import IcebergPlace, told
+from changefeed.sink.iceberg.place import IcebergEndpoint, told
 from changefeed.sink.iceberg.shape import COMMIT_TS_ID, OP_ID, field_id, key_of
 from changefeed.sink.typed import type_of
 from changefeed.spec.model import Changefeed
@@ -62,7 +62,7 @@ async def verify(
 class _Lake:
     """`knows_start`: the upstream still has what stood at startTs."""
 
-    place: IcebergPlace
+    place: IcebergEndpoint
     catalog: Catalog
     upsert: bool
     knows_start: bool
