@@ -407,26 +407,28 @@ def scenarios():
             yield from (partial(scenario, **each) for each in given or [{}])
 
 
-#: What is taken out: owner, function, words, words in their place.
+_ANY_NEW = "any(map(self._is_new, tables, (database for database, _ in places)))"
+_DIFFERS = "(known.schema_name, *_shape(known)) != (name, *_shape(table))"
+#: What is taken out: owner, function, syntax, syntax in its place.
 MUTATIONS = {
     "a job takes effect when it is done": (Effects, "of", "job.type not in EARLY", "True"),
     "a job takes effect again when it is done": (Effects, "of", "None if is_known else job", "job"),
     "other columns in the end are not seen": (Effects, "_check", "_columns(known) != _columns(table)", "False"),
-    "a rollback after the effect is not seen": (Effects, "of", "if job.is_undone and is_known", "if False"),
+    "a rollback after the effect is not seen": (Effects, "of", "if job.is_undone and is_known:", "if False:"),
     "definitions are those of the state before": (Effects, "_shown", "self._at(ts)", "self._at(ts - 1)"),
-    "what a row says of itself does not count": (Effects, "_shown", "job.is_shown or ", ""),
-    "columns do not count": (Effects, "_is_new", "return known is None or", "return known is None and"),
-    "one state is shown after another": (Effects, "of", "None if is_known or job.type", "None if job.type"),
+    "what a row says of itself does not count": (Effects, "_shown", f"job.is_shown or {_ANY_NEW}", _ANY_NEW),
+    "columns do not count": (Effects, "_is_new", f"known is None or {_DIFFERS}", f"known is None and {_DIFFERS}"),
+    "one state is shown after another": (Effects, "of", "is_known or job.type not in EARLY", "job.type not in EARLY"),
     "flags of states on the way count": (effects, "_columns", "c.flag & FLAG_UNSIGNED", "c.flag"),
-    "types do not count": (effects, "_columns", "c.tp, ", ""),
-    "ids of columns do not count": (effects, "_columns", "c.id, ", ""),
-    "names do not count": (effects, "_shape", "table.name, ", ""),
-    "databases do not count": (Effects, "_is_new", "(known.schema_name, ", "(name, "),
+    "types do not count": (effects, "_columns", "c.tp", ""),
+    "ids of columns do not count": (effects, "_columns", "c.id", ""),
+    "names do not count": (effects, "_shape", "table.name", ""),
+    "databases do not count": (Effects, "_is_new", "known.schema_name", "name"),
     "what comes out of a system database is not seen": (
         Effects,
         "_is_new",
-        "known is None or",
-        "known is not None and",
+        f"known is None or {_DIFFERS}",
+        f"known is not None and {_DIFFERS}",
     ),
     "one table of several is enough": (Effects, "_shown", "len(tables) < len(places)", "not tables"),
     "a run does not know what its schema has": (
@@ -435,10 +437,15 @@ MUTATIONS = {
         "(job.id for job in jobs if job.is_shown)",
         "()",
     ),
-    "a dropped column is not told from one that stays": (SubJob, "is_shown", "_WRITE_ONLY, ", ""),
+    "a dropped column is not told from one that stays": (SubJob, "is_shown", "_WRITE_ONLY", ""),
     "parts that are done do not count": (SubJob, "is_shown", "self.state == STATE_DONE", "False"),
     "a table that is being dropped is gone": (snapshot, "_tables", 'info.get("id") in dropped', "False"),
-    "a database that is being dropped is gone": (snapshot, "load_schema", " or database.id in going", ""),
+    "a database that is being dropped is gone": (
+        snapshot,
+        "load_schema",
+        "database.state == STATE_PUBLIC or database.id in going",
+        "database.state == STATE_PUBLIC",
+    ),
 }
 
 
