@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -214,6 +215,7 @@ def _live(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[1]))  # a call may be of a test's module
     for module in _LOADED:
         importlib.import_module(module)
     gc.freeze()
