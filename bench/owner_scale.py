@@ -238,11 +238,11 @@ class Driven:
         if not self.sink_works:
             return
         works, self._tasks = self._tasks, []
-        for _, work in works:
+        for task, work in works:
             files = [_written(work.record, each.plan_entry) for each in work.entries]
             with self.cpu.of("files done"):
                 for file in files:
-                    self.owner.file_done(file)
+                    self.owner.file_done(task, file)
             self._hand_out()
 
     def _act(self) -> None:

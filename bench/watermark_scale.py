@@ -59,7 +59,7 @@ def _primary(number: int) -> bytes:
 
 def measure(heartbeat_s: int) -> dict[str, Any]:
     dice, primaries, now = random.Random(1), Primaries(), 0.0
-    gate = VersionGate(range(1, STORES + 1), new=STORES)
+    gate = VersionGate(range(1, STORES + 1), proposed=STORES)
     leader = {_primary(number): dice.randint(1, STORES) for number in range(LARGE)}
     # Of a store it asks nothing but what Primaries answers.
     statuses = Statuses(primaries, leader.__getitem__, gate, lambda: now)  # type: ignore[arg-type]

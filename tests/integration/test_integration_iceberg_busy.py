@@ -73,7 +73,7 @@ def written(busy: Busy, number: int) -> tuple[PlanEntry, FileCommitted]:
         }
     )
     rows = [{"_op": "I", "_commit_ts": number, "id": number}]
-    place = Path(local_path(busy.place.warehouse.uri, "warehouse")) / planned.path
+    place = Path(local_path(busy.place.warehouse.uri, "warehouse")) / planned.output["path"]
     place.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, file_schema(T, T.output_columns, upsert=False)), place)
     return planned, FileCommitted(plan=number, entry=0, rows=1, raw_rows=1, filtered_rows=0, bytes=1, hash="h")
