@@ -28,6 +28,7 @@ from changefeed.spec.parse import parse
 from changefeed.verify.mysql.report import verify
 from changefeed_devcluster.ddl import indexes, partitions
 from changefeed_devcluster.ddl.jobs import DdlJob
+from changefeed_devcluster.tidb.partitions import TidbPartition, partition_holding
 from changefeed_devcluster.tidb.schema import NamedTable, NewColumn, TidbColumn
 from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.workload import ddl_storm, random_values, storm_tables
@@ -88,6 +89,7 @@ def new_storm(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tidb], DdlStorm]:
 
     # As TiDB has it, unless an index is GLOBAL: a unique key has the columns that say which partition a row is in.
     add_index, alter_partitioning = indexes.add_index, partitions.alter_partitioning
+    exchange_partition = partitions.exchange_partition
 
     def add_index_(tidb: Tidb, table: NamedTable, name: str, columns: Sequence[str], is_unique: bool) -> NamedTable:
         return add_index(tidb, table, name, columns, is_unique and not table.info.partitions)
@@ -97,11 +99,27 @@ def new_storm(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tidb], DdlStorm]:
             raise NothingToAlter
         return alter_partitioning(tidb, table, into)
 
+    # MariaDB before 11.4 has no WITHOUT VALIDATION.
+    def exchange_partition_(
+        tidb: Tidb, table: NamedTable, name: str, other: NamedTable
+    ) -> tuple[NamedTable, NamedTable]:
+        if not all(is_in(table.info.partitions, name, key) for key in tidb.snapshot(other, tidb.now())):
+            raise NothingToAlter
+        return exchange_partition(tidb, table, name, other)
+
+    monkeypatch.setattr(partitions, "exchange_partition", exchange_partition_)
     monkeypatch.setattr(indexes, "add_index", add_index_)
     monkeypatch.setattr(partitions, "alter_partitioning", alter_partitioning_)
     monkeypatch.setattr(DdlJob, "to_json", typed)
     monkeypatch.setattr(TidbColumn, "to_json", with_charset)
     return lambda tidb: DdlStorm(tidb, 12, seed=seed)
+
+
+def is_in(partitions: Sequence[TidbPartition], name: str, key: int) -> bool:
+    try:
+        return partition_holding(partitions, key).name == name
+    except ValueError:
+        return False
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from integration_kafka_broker import Broker, messages_of
 from integration_mariadb import MariaDb
 
 DEBEZIUM = "3.4.0.Final"
-USER, PASSWORD = "sink", "verysecret"
+PASSWORD = "verysecret"
 _NAME = "jdbc"
 _GROUP = f"connect-{_NAME}"
 _ROWS = ("c", "u", "d")
@@ -128,12 +128,15 @@ class Worker:
 
 @contextmanager
 def jdbc_sink(folder: Path, broker: Broker, topic: str, database: MariaDb, table: str) -> Iterator[Worker]:
-    """Writes the topic into the table, `database.name`; not yet started, and killed at the end."""
+    """Writes the topic into the table, `database.name`; not yet started, and killed at the end.
+
+    Its user sees no other database: it takes columns of another's table of that name for the table's own.
+    """
     schema, _, name = table.partition(".")
-    database.query(f"CREATE USER IF NOT EXISTS {USER} IDENTIFIED BY '{PASSWORD}'", f"GRANT ALL ON {schema}.* TO {USER}")
+    database.query(f"CREATE USER {schema} IDENTIFIED BY '{PASSWORD}'", f"GRANT ALL ON {schema}.* TO {schema}")
     place = {
         "connection.url": f"jdbc:mariadb://127.0.0.1:{database.port}/{schema}?timezone=UTC",
-        "connection.username": USER,
+        "connection.username": schema,
         "connection.password": PASSWORD,
         "collection.name.format": name,
         "consumer.override.auto.offset.reset": "earliest",
