@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
 
+from changefeed.log.state import State
 from changefeed.owner.sinks.driven import Taken
 from changefeed.owner.sinks.mysql import DrivenMysql
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.sql.definition import Definition
 from changefeed.schema.sql.tables import create_table
 from changefeed.schema.table_info import TableInfo, parse_table_info

@@ -25,8 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from changefeed.log.history import apply
+from changefeed.log.records import EpochRecord, FileCommitted, PlanEntry, StartRecord, encode_record
+from changefeed.log.state import DispatcherState, State, snapshot
 from changefeed.metrics import Registry
-from changefeed.model.record import EpochRecord, FileCommitted, PlanEntry, StartRecord, Work, encode_record
 from changefeed.model.tso import compose
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish, Stop
@@ -36,9 +38,8 @@ from changefeed.owner.planning.planner import Planner
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.progress import Meter
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import DispatcherState, State, snapshot
 from changefeed.owner.writing.writing import Run
+from changefeed.pipeline.work import Work
 from changefeed.schema.keys import table_span
 from changefeed.schema.table_info import LONG, STRING, parse_table_info
 from changefeed.sink.storage.layout import Layout

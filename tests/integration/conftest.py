@@ -20,8 +20,8 @@ from urllib.request import urlopen
 import psutil
 import pytest
 from changefeed.cli.main import main
+from changefeed.log.log import Log
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner.transaction_log.log import Log
 from changefeed.spark import execution, launch
 from changefeed.spec.parse import parse
 from changefeed_devcluster.server import DevCluster

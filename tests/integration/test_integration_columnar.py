@@ -25,14 +25,16 @@ import pyarrow as pa
 import pytest
 from changefeed.eventstore.reader import read_slice
 from changefeed.eventstore.run_folder import RunFolder
+from changefeed.eventstore.slices import SegmentSlice
+from changefeed.log.records import PlanEntry
 from changefeed.model.position import Position
-from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_once
 from changefeed.pipeline.recipe import Recipes
 from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.task import entry_of
+from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.schema.keys import table_span
 from changefeed.schema.snapshot import load_schema

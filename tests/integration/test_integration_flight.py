@@ -13,7 +13,7 @@ from changefeed import errors
 from changefeed.eventstore import writer as segment_writer
 from changefeed.eventstore.arena import SlotGone, can_share_memory
 from changefeed.eventstore.flight import RemoteArenas
-from changefeed.model.record import SegmentSlice
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.pipeline import task as pipeline_task
 from changefeed.puller.task import Limits
 from changefeed.wire.owner import RunKey

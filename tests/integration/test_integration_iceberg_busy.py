@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
 from changefeed.model.position import Position
-from changefeed.model.record import CommitRecord, FileCommitted, PlanEntry
 from changefeed.objectstore.open import local_path
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti

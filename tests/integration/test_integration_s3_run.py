@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from changefeed.errors import NotFound
+from changefeed.log.log import Log
+from changefeed.log.state import State
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.open import Store, open_store
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed_devcluster.workload.bank import Bank
 from conftest import Changefeed, Upstream, wait_for
 from integration_s3_servers import S3Server, running, write_secret

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, Unavailable
 from changefeed.kube.connection import Connection, in_pod
-from changefeed.model.record import EpochRecord
+from changefeed.log.log import Log
+from changefeed.log.records import EpochRecord
 from changefeed.model.tso import physical_ms, to_datetime
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver as driver_module
@@ -18,7 +19,6 @@ from changefeed.owner.pod import Pod
 from changefeed.owner.reporting import status as status_module
 from changefeed.owner.reporting import status_writer as module
 from changefeed.owner.reporting.status_writer import Applied, StatusWriter
-from changefeed.owner.transaction_log.log import Log
 from integration_api_server import ApiServer, api_server
 from integration_inprocess import InProcessExecution, Run, World, new_world
 

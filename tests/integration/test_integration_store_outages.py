@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from changefeed import errors
-from changefeed.model.record import EpochRecord
+from changefeed.log.log import Log
+from changefeed.log.records import EpochRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import publication
 from changefeed.owner.reporting import progress as progress_module
-from changefeed.owner.transaction_log.log import Log
 from changefeed.sink.storage.layout import METADATA, parse_index_path
 from integration_failing_store import SINK, STATE, Feed, everything, new_feed, run_once, running_feed, surround, writes
 from integration_s3_proxy import AWAY, FORBIDDEN, REFUSED, STALE, FaultyProxy

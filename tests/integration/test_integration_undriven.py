@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from changefeed.errors import Conflict, Fenced, NeedsHuman, Unavailable
-from changefeed.model.record import EpochRecord
+from changefeed.log.log import Log
+from changefeed.log.records import EpochRecord
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver as driver_module
@@ -17,7 +18,6 @@ from changefeed.owner.closing import undriven
 from changefeed.owner.closing.undriven import NothingToHold, close, hold
 from changefeed.owner.driver import RunOptions
 from changefeed.owner.preparation.prepare import check_attempt
-from changefeed.owner.transaction_log.log import Log
 from changefeed.upstream.safepoint import HeldUntil, Safepoint
 from changefeed_devcluster.pd.safepoints import GC_WORKER
 from integration_inprocess import InProcessExecution, Run, Seen, World, new_world

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 import pytest
 from changefeed.cli.main import main
 from changefeed.filter.selection import Selection
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord, EpochRecord, StartRecord
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.model.record import CommitRecord, EpochRecord, StartRecord
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.kafka import place_of
-from changefeed.owner.transaction_log.log import Log
 from changefeed.pipeline.mounter import mount
 from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Claim, Entry, EntryId

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from changefeed.cli.main import main
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord, EpochRecord, FileCommitted, PlanEntry, PlanRecord, StartRecord
 from changefeed.model.position import Position
-from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, PlanEntry, PlanRecord, StartRecord
 from changefeed.objectstore.open import open_store
-from changefeed.owner.transaction_log.log import Log
 from changefeed.schema.sql.definition import Definition
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.tables import create_table

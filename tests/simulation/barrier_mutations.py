@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from changefeed.log import history
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.transaction_log import history
 from mutation import Edit, Mutation
 
 BARRIER = (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from changefeed.log import history
+from changefeed.log.state import State
 from changefeed.model.table_copy import TableCopy
 from changefeed.owner.preparation import copying
 from changefeed.owner.pulling.spans import Spans
-from changefeed.owner.transaction_log import history
-from changefeed.owner.transaction_log.state import State
 from changefeed.puller.feed import SpanFeed
 from changefeed.puller.initial_copy import CopyScan
 from mutation import Edit, Mutation

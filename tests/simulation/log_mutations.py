@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from changefeed.eventstore.run_folder import RunFolder
+from changefeed.log import history
+from changefeed.log.log import Log
+from changefeed.log.state import State
 from changefeed.owner.owner import Owner
 from changefeed.owner.pulling.stored_rows import StoredRows
-from changefeed.owner.transaction_log import history
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.writing import Writing
 from mutation import Mutation
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from changefeed.log import history
+from changefeed.log.state import State
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning import checkpoint, planner
 from changefeed.owner.planning.checkpoint import Checkpoint
@@ -10,8 +12,6 @@ from changefeed.owner.pulling.known_files import KnownFiles
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.span import Span
 from changefeed.owner.pulling.spans import Spans
-from changefeed.owner.transaction_log import history
-from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.dispatch import Dispatch
 from changefeed.owner.writing.open_entries import OpenEntries
 from changefeed.owner.writing.reads import Reads

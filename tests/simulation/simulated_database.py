@@ -7,8 +7,8 @@ a syncpoint is reached, all that the upstream has committed up to it must stand 
 from __future__ import annotations
 
 from changefeed.errors import Fenced
-from changefeed.model.record import Work, WorkEntry
 from changefeed.model.tso import compose
+from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.sink.contract import EntryId
 from simulated_tables import path_of
 from simulated_upstream import START_TS, Upstream

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from changefeed.errors import Fenced, SnapshotLostByGC
 from changefeed.eventstore.run_folder import RunFolder
-from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, PlanEntry, StartRecord
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord, EpochRecord, FileCommitted, PlanEntry, StartRecord
+from changefeed.log.state import State
 from changefeed.model.tso import compose, physical_ms
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.owner import Owner
@@ -32,8 +34,6 @@ from changefeed.owner.preparation.copying import copy_record, tables_to_copy
 from changefeed.owner.publication import carry_out
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.owner.writing.writing import Run
 from changefeed.schema.keys import table_span

@@ -14,7 +14,7 @@ import pyarrow as pa
 from changefeed.eventstore import flight
 from changefeed.eventstore.arena import SharedArena, SlotGone
 from changefeed.eventstore.flight import RemoteArenas
-from changefeed.model.record import SegmentSlice
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.wire.owner import RunKey
 
 FAILS = "the network fails"

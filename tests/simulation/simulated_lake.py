@@ -23,8 +23,8 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 from changefeed.errors import Fenced, NeedsHuman
+from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
 from changefeed.model.position import Position
-from changefeed.model.record import CommitRecord, FileCommitted, PlanEntry
 from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti

@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from changefeed.model.record import (
+from changefeed.log.history import apply
+from changefeed.log.records import (
     CommitRecord,
     CopyRecord,
     DdlRecord,
@@ -23,9 +24,8 @@ from changefeed.model.record import (
     StartRecord,
     decode_record,
 )
+from changefeed.log.state import State, restore
 from changefeed.objectstore.digest import Digest
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import State, restore
 from changefeed.sink.storage.layout import METADATA, is_schema_file, parse_directory
 from simulated_tables import definition, path_of, schema_file_of
 from simulated_upstream import START_TS, Row, Upstream

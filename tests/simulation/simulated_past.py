@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from changefeed.model.record import CommitRecord, DdlRecord, PlanRecord, decode_record
+from changefeed.log.records import CommitRecord, DdlRecord, PlanRecord, decode_record
 from changefeed.sink.storage.layout import Layout
 from simulated_tables import path_of, schema_file_of
 from simulated_upstream import Shape, Upstream

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from changefeed.errors import Fenced, Transient, Unavailable
 from changefeed.eventstore.reader import MemoryGone, check_slice, read_slice
-from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work, WorkEntry
+from changefeed.eventstore.slices import SegmentSlice
+from changefeed.log.records import FileCommitted, PlanEntry
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.once import create_once
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.mounter import drop_unseen
 from changefeed.pipeline.sorter import sort_rows
+from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.wire import owner_pb2 as pb
 from simulated_flight import FAILS
 from simulated_oracles import file_body

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from changefeed.model.record import PlanEntry
+from changefeed.log.records import PlanEntry
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.storage.schema_file import SchemaFile
 

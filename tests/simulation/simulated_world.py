@@ -19,9 +19,9 @@ from unittest.mock import patch
 import grpc.aio
 from changefeed.errors import Conflict
 from changefeed.eventstore import writer as segment_writer
+from changefeed.log.log import Log
 from changefeed.owner.planning import checkpoint, planner
 from changefeed.owner.planning.actions import Stop
-from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.writing import dispatch
 from changefeed.puller import initial_copy, store_stream
 from changefeed.puller import task as puller_task

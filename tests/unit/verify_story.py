@@ -14,10 +14,10 @@ from typing import Any
 import polars as pl
 from changefeed.filter.ddl import ignores_ddl
 from changefeed.filter.selection import Selection
-from changefeed.model.record import CommitRecord, EpochRecord, StartRecord
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord, EpochRecord, StartRecord
 from changefeed.objectstore.open import open_store
 from changefeed.owner.planning.timeline import Timeline
-from changefeed.owner.transaction_log.log import Log
 from changefeed.schema.ddl.job import decode_job
 from changefeed.schema.effects import Effects
 from changefeed.schema.keys import DDL_JOB_SPAN, table_span

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from changefeed.eventstore.realtime_buffer import SLOTS, Slot
-from changefeed.model.record import SlotAddress
+from changefeed.eventstore.slices import SlotAddress
 
 _TOKEN_BYTES = 16
 _TABLE_AT = 64

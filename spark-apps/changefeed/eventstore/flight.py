@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from changefeed.eventstore.arena import SharedArena, SlotGone
-from changefeed.model.record import SegmentSlice
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.wire.owner import TASK_NAME, RunKey
 

@@ -19,7 +19,7 @@ from changefeed.eventstore.arena import SlotGone, mapped
 from changefeed.eventstore.flight import RemoteArenas
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.segment import METADATA_KEY, VERSION
-from changefeed.model.record import SegmentSlice
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 
 _KEPT = 64

@@ -12,15 +12,8 @@ import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from changefeed.model.record import (
-    CommitRecord,
-    DdlRecord,
-    ExpireRecord,
-    FileCommitted,
-    PlanEntry,
-    PlanRecord,
-    Work,
-)
+from changefeed.log.records import CommitRecord, DdlRecord, ExpireRecord, FileCommitted, PlanEntry, PlanRecord
+from changefeed.log.state import State
 from changefeed.model.tso import compose
 from changefeed.owner.planning.actions import (
     Action,
@@ -41,9 +34,9 @@ from changefeed.owner.planning.planner import Cut, Planner, Reason, UnderWay
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Orders, Spans
 from changefeed.owner.pulling.stored_rows import StoredRows
-from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.open_entries import EntryKey, OpenEntries
 from changefeed.owner.writing.writing import Run, Writing
+from changefeed.pipeline.work import Work
 from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Ddl, Outputs
 from changefeed.wire import owner_pb2 as pb

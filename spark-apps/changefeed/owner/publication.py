@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import assert_never
 
+from changefeed.log.log import Log
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.patience import in_thread
 from changefeed.owner.planning.actions import (
@@ -22,7 +23,6 @@ from changefeed.owner.planning.actions import (
     WriteSyncpoint,
 )
 from changefeed.owner.preparation.prepared import Prepared
-from changefeed.owner.transaction_log.log import Log
 from changefeed.sink.contract import DdlSink
 
 _FOLD_AFTER = 100  # records

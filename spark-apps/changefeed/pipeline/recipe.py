@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from changefeed.filter.selection import Selection
-from changefeed.model.record import Work
 from changefeed.pipeline.mounter import mount
+from changefeed.pipeline.work import Work
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.records import Mounting, Records
 from changefeed.spec.sink.choice import sink_of

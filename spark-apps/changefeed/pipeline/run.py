@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.errors import NeedsHuman
-from changefeed.model.record import SegmentSlice, WorkEntry
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.pipeline.mounter import drop_unseen
 from changefeed.pipeline.recipe import Recipe
 from changefeed.pipeline.sorter import sort_parts
+from changefeed.pipeline.work import WorkEntry
 from changefeed.schema.row.checksums import wrong_rows
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.records import Records

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.errors import ProtocolViolation
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.order import BY_IDENTITY, BY_POSITION, comparable, order_of, ordered, same_as_next
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
-from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
 from changefeed.pipeline.parts import PART_BYTES, Part, cut
 from changefeed.schema.row.rowv2 import decode_rows

@@ -25,12 +25,13 @@ from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.eventstore.flight import RemoteArenas
 from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, read_slice
 from changefeed.eventstore.run_folder import RunFolder
-from changefeed.model.record import SegmentSlice, Work, WorkEntry
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience, Tally
 from changefeed.pipeline.recipe import Recipe, Recipes
 from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.together import MadeRows, make_together
+from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.sink.contract import Claim, Entry, EntryId, EventSink, SinkJob, Surroundings, Written
 from changefeed.sink.records import Records
 from changefeed.sink.table_sink import TableSink

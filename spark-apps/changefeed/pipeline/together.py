@@ -19,13 +19,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from changefeed.errors import ChangefeedError
+from changefeed.eventstore.slices import SegmentSlice
+from changefeed.log.records import PlanEntry
 from changefeed.model.position import OP_UPDATE
-from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
 from changefeed.pipeline.mounter import drop_unseen
 from changefeed.pipeline.recipe import Recipe, Recipes
 from changefeed.pipeline.run import read_slices
 from changefeed.pipeline.sorter import sort_entries
+from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.schema.keys import moved
 from changefeed.sink.records import Records, sliced
 from changefeed.sink.stages import CpuTime

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from changefeed.model.record import CommitRecord, PlanEntry
+from changefeed.log.records import CommitRecord, PlanEntry
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.job import Job
 from changefeed.schema.history import Touched

@@ -18,8 +18,8 @@ import pyarrow as pa
 from changefeed.errors import InvalidSpec, SnapshotLostByGC, Transient, Unavailable
 from changefeed.eventstore.reader import KeptSegments, read_slice
 from changefeed.eventstore.run_folder import RunFolder
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.memcomparable import decode_bytes
-from changefeed.model.record import SegmentSlice
 from changefeed.objectstore import Location
 from changefeed.schema.keys import table_span
 from changefeed.source.change_rows import change_rows

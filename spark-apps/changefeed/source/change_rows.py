@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from changefeed.errors import NeedsHuman
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.position import OP_DELETE, Position
-from changefeed.model.record import SegmentSlice
 from changefeed.model.tso import LOGICAL_BITS
 from changefeed.pipeline.mounter import drop_unseen, mount
 from changefeed.pipeline.run import chunks

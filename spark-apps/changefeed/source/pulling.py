@@ -18,8 +18,8 @@ import numpy.typing as npt
 from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.eventstore.reader import read_slice
 from changefeed.eventstore.run_folder import RunFolder
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.position import Position
-from changefeed.model.record import SegmentSlice
 from changefeed.owner.pulling.quota import Quota, segment_bytes
 from changefeed.owner.pulling.segments import Segment
 from changefeed.owner.pulling.spans import Orders, Spans

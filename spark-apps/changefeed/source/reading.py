@@ -10,7 +10,7 @@ import pyarrow as pa
 from changefeed.errors import Transient, Unavailable
 from changefeed.eventstore.reader import KeptSegments, read_slice
 from changefeed.eventstore.run_folder import RunFolder
-from changefeed.model.record import SegmentSlice
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.objectstore import Location
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.source.change_rows import change_rows

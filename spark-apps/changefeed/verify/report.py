@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from changefeed.filter.selection import Selection
+from changefeed.log.log import Log
+from changefeed.log.state import State
 from changefeed.objectstore.open import open_store
 from changefeed.owner.places import generation_location
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.upstream.access import Access
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.files import StoredSubject, check_table

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from changefeed.errors import ChangefeedError
 from changefeed.eventstore import segment as segment_module
 from changefeed.eventstore.files import LocalSegments
+from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver as driver_module
@@ -33,7 +34,6 @@ from changefeed.owner.planning import checkpoint as checkpoint_module
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.serving.vigilance import Tasks
-from changefeed.owner.transaction_log.state import State
 from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.puller.task import PullerJob, run_puller
 from changefeed.sink import spool as spool_module

@@ -18,10 +18,10 @@ from typing import Any
 
 import psutil
 from changefeed.errors import ChangefeedError
+from changefeed.log.log import Log
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver
 from changefeed.owner.driver import RunOptions
-from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.parse import parse
 from changefeed.verify.iceberg.report import verify
 from changefeed.verify.result import RowsVerdict

@@ -20,13 +20,13 @@ from typing import Any
 from changefeed.errors import AlreadyExists
 from changefeed.eventstore.files import LocalSegments
 from changefeed.eventstore.run_folder import RunFolder
+from changefeed.log.log import Log
+from changefeed.log.state import State
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.probe import PROBE
 from changefeed.owner.owner import Owner
 from changefeed.owner.reporting.status_writer import Applied
 from changefeed.owner.serving.service import OwnerService
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage import event_sink
 from changefeed.sink.storage.layout import CLAIM, METADATA, index_of, is_schema_file, parse_index_path
 from changefeed.upstream.safepoint import Safepoint

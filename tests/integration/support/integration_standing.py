@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from changefeed.log.log import Log
+from changefeed.log.state import State
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed_devcluster.ddl.indexes import add_index
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.rows import Row

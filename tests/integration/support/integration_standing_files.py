@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from changefeed.log.state import State
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.layout import CLAIM
 from changefeed.verify.report import verify
 from integration_observer import Observer, format_of

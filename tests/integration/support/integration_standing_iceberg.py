@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from changefeed.owner.transaction_log.state import State
+from changefeed.log.state import State
 from changefeed.spec.parse import parse
 from changefeed.verify.iceberg.report import verify
 from integration_iceberg import catalog_of, changelog, sink, state

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from changefeed.owner.transaction_log.state import State
+from changefeed.log.state import State
 from changefeed.spec.parse import parse
 from changefeed.verify.kafka.report import verify
 from confluent_kafka.admin import AdminClient

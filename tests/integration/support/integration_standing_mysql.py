@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from changefeed.owner.transaction_log.state import State
+from changefeed.log.state import State
 from changefeed.spec.parse import parse
 from changefeed.verify.mysql.report import verify
 from integration_mariadb import MariaDb

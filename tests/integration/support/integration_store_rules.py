@@ -17,13 +17,13 @@ from changefeed.errors import (
     OutcomeUnknown,
     OutputConflict,
 )
-from changefeed.model.record import EpochRecord, StartRecord
+from changefeed.log.log import Log
+from changefeed.log.records import EpochRecord, StartRecord
+from changefeed.log.state import State
 from changefeed.objectstore import FileRange
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.open import Store, probe_store
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.claim import claim
 from changefeed.sink.storage.ddl_sink import StorageDdlSink, write_index
 from changefeed.sink.storage.metadata import write_metadata

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from changefeed.owner.transaction_log.state import State
+from changefeed.log.state import State
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.mysql.definitions.check import compare
 from changefeed.sink.mysql.server import Session

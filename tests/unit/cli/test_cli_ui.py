@@ -15,11 +15,11 @@ import pytest
 from changefeed.cli.main import main
 from changefeed.cli.recorded import Logs
 from changefeed.cli.ui import LaptopChangefeeds
-from changefeed.model.record import EpochRecord, StartRecord
+from changefeed.log.log import Log
+from changefeed.log.records import EpochRecord, StartRecord
 from changefeed.model.tso import compose
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import open_store
-from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.driver_status import DriverStatus
 from changefeed.ui.drivers import DriverSilence
 from changefeed.ui.view import ChangefeedView

@@ -17,7 +17,7 @@ from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, 
 from changefeed.eventstore.realtime_buffer import Slot
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.segment import sort_segment
-from changefeed.model.record import SegmentSlice, SlotAddress
+from changefeed.eventstore.slices import SegmentSlice, SlotAddress
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import Location
 
@@ -43,7 +43,7 @@ def test_another_process_reads_it_for_as_long_as_it_is_valid(arena: SharedArena)
     place = write(arena, FIRST, b"hello")
     code = f"""
 from changefeed.eventstore.arena import mapped
-from changefeed.model.record import SlotAddress
+from changefeed.eventstore.slices import SlotAddress
 place = SlotAddress.model_validate_json({place.model_dump_json()!r})
 print(mapped(place).read(place).to_pybytes())
 """

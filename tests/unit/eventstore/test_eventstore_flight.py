@@ -17,7 +17,7 @@ from changefeed.eventstore.reader import MemoryGone, check_slice, read_slice
 from changefeed.eventstore.realtime_buffer import Slot
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.segment import SortedSegment, sort_segment
-from changefeed.model.record import SegmentSlice
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import Location
 from changefeed.owner.serving.certificate import self_signed

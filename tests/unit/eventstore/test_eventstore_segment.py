@@ -15,8 +15,8 @@ from changefeed.eventstore.buffer import SpanRows
 from changefeed.eventstore.reader import KeptSegments, read_slice
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.segment import CURVE_STEP, MAX_BATCH_ROWS, METADATA_KEY, write_segment
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.position import Position
-from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA, raw_bytes
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import local_path

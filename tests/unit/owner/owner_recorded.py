@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import owner_segments as s
-from changefeed.model.record import EpochRecord, FileCommitted, PlanEntry, StartRecord
+from changefeed.log.log import Log
+from changefeed.log.records import EpochRecord, FileCommitted, PlanEntry, StartRecord
+from changefeed.log.state import State
 from changefeed.model.tso import compose
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner.owner import Owner
@@ -23,8 +25,6 @@ from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.writing import Run
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job

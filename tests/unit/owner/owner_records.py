@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from changefeed.model.position import Position
-from changefeed.model.record import (
+from changefeed.log.history import apply
+from changefeed.log.records import (
     ClosedRecord,
     CommitRecord,
     EpochRecord,
@@ -15,8 +15,8 @@ from changefeed.model.record import (
     Record,
     StartRecord,
 )
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import State
+from changefeed.log.state import State
+from changefeed.model.position import Position
 
 START_TS = 100
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import owner_records as made
 import owner_segments as s
+from changefeed.log.history import apply
+from changefeed.log.state import State
 from changefeed.model.tso import compose
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendPlan, Publish, Recorded
@@ -12,8 +14,6 @@ from changefeed.owner.planning.plan_entries import Table
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.writing import Run
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Outputs

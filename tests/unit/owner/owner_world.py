@@ -34,7 +34,9 @@ from typing import assert_never
 
 import owner_records as made
 import owner_segments as s
-from changefeed.model.record import CopiedTable, CopyRecord, FileCommitted, PlanEntry, RewindRecord
+from changefeed.log.history import apply
+from changefeed.log.records import CopiedTable, CopyRecord, FileCommitted, PlanEntry, RewindRecord
+from changefeed.log.state import State, restore, snapshot
 from changefeed.model.tso import compose
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import (
@@ -54,8 +56,6 @@ from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import State, restore, snapshot
 from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.owner.writing.writing import Run
 from changefeed.schema.table_info import TableInfo, parse_table_info

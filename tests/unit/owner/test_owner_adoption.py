@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from changefeed.cli.main import main
 from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman, OutputConflict, StateInUse, Superseded
-from changefeed.model.record import CommitRecord
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner.adoption import ours as adoption_module
 from changefeed.owner.adoption import ticdc as ticdc_module
@@ -24,7 +25,6 @@ from changefeed.owner.closing.undriven import close
 from changefeed.owner.places import service_id, upstream_access
 from changefeed.owner.preparation.prepare import open_places, prepare
 from changefeed.owner.preparation.prepared import Prepared
-from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed_devcluster.server import DevCluster

@@ -7,13 +7,13 @@ import random
 import owner_records as made
 import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman
-from changefeed.model.record import CopiedTable, CopyRecord, RewindRecord, decode_record, encode_record
+from changefeed.log.history import apply
+from changefeed.log.records import CopiedTable, CopyRecord, RewindRecord, decode_record, encode_record
+from changefeed.log.state import State, restore, snapshot
 from changefeed.model.table_copy import COPY_TICKS, TableCopy, bounds_of
 from changefeed.owner.preparation.copying import check_copies_are_selected, tables_to_copy
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.copy_progress import CopyProgress
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import State, restore, snapshot
 
 BOUNDS = ("6130", "6135", "6139")  # a0, a5, a9
 COPY = TableCopy(100, (b"a0", b"a5", b"a9"))

@@ -6,12 +6,12 @@ import owner_records as made
 import owner_run as run
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.model.record import ExpireRecord, RewindRecord, decode_record, encode_record
+from changefeed.log.history import apply
+from changefeed.log.records import ExpireRecord, RewindRecord, decode_record, encode_record
+from changefeed.log.state import State, restore, snapshot
 from changefeed.model.tso import compose
 from changefeed.owner.planning.actions import AppendExpiry
 from changefeed.owner.planning.expiration import expires_before
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import State, restore, snapshot
 from changefeed.sink.storage.layout import Layout
 
 DAY_MS = 86_400_000

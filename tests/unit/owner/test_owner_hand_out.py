@@ -7,11 +7,11 @@ import json
 import owner_records as made
 import owner_segments as s
 import pytest
-from changefeed.model.record import Work
+from changefeed.log.history import apply
+from changefeed.log.state import State
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish, Stop, WriteDdl
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import State
+from changefeed.pipeline.work import Work
 from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.ddl_sink import ends
 from changefeed.wire import owner_pb2 as pb

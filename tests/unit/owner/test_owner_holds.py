@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from changefeed.cli.main import main
 from changefeed.errors import Unavailable
-from changefeed.model.record import StartRecord
+from changefeed.log.log import Log
+from changefeed.log.records import StartRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import places
 from changefeed.owner.closing import holds as holds_module
 from changefeed.owner.closing import undriven
 from changefeed.owner.preparation.records import epoch_record
-from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.parse import parse
 from changefeed.upstream.holds import Hold
 from changefeed_devcluster.certificates import Certificates

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from changefeed.errors import InvalidSpec
+from changefeed.log.state import State
 from changefeed.owner.sinks.driven import Taken
 from changefeed.owner.sinks.kafka import DrivenKafka
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import parse_table_info
 from changefeed.spec.parse import parse
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import owner_records as made
 import pytest
 from changefeed.errors import InvalidSpec
+from changefeed.log.history import apply
 from changefeed.owner.preparation.checks import check_plans_are_selected, unselected
 from changefeed.owner.preparation.records import left_out_record
 from changefeed.owner.sinks.blackhole import DrivenBlackhole
@@ -12,7 +13,6 @@ from changefeed.owner.sinks.iceberg import DrivenIceberg
 from changefeed.owner.sinks.kafka import DrivenKafka
 from changefeed.owner.sinks.mysql import DrivenMysql
 from changefeed.owner.sinks.storage import DrivenStorage
-from changefeed.owner.transaction_log.history import apply
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import parse_table_info
 

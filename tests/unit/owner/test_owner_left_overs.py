@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from changefeed.cli.main import main
 from changefeed.errors import Conflict, NeedsHuman, Unavailable
-from changefeed.model.record import StartRecord
+from changefeed.log.log import Log
+from changefeed.log.records import StartRecord
 from changefeed.model.tso import MAX_TS
 from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
@@ -17,7 +18,6 @@ from changefeed.owner import places
 from changefeed.owner.closing import undriven
 from changefeed.owner.closing.left_overs import StateFolder, close_left_over, find
 from changefeed.owner.preparation.records import epoch_record
-from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.parse import parse
 
 NOW_MS = 1_800_000_000_000

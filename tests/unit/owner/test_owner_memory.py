@@ -5,10 +5,10 @@ from __future__ import annotations
 import owner_records as made
 import owner_segments as s
 import pytest
-from changefeed.model.record import Work
 from changefeed.owner.owner import Owner
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.writing.open_entries import EntryKey
+from changefeed.pipeline.work import Work
 from changefeed.wire import owner_pb2 as pb
 from owner_run import BEGAN_TS, began, plan, publish
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import owner_records as made
 import pytest
-from changefeed.model.record import FileCommitted
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import State
+from changefeed.log.history import apply
+from changefeed.log.records import FileCommitted
+from changefeed.log.state import State
 from changefeed.owner.writing.open_entries import EntryKey, OpenEntries
 
 

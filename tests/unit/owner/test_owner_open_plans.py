@@ -7,10 +7,10 @@ from typing import Any
 import owner_records as made
 import pytest
 from changefeed.errors import NeedsHuman
+from changefeed.log.history import apply
+from changefeed.log.records import DdlRecord, FileCommitted, Record
+from changefeed.log.state import State, restore, snapshot
 from changefeed.model.position import Position
-from changefeed.model.record import DdlRecord, FileCommitted, Record
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import State, restore, snapshot
 
 
 def refused(state: State, record: Record, why: str) -> None:

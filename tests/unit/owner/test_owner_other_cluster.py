@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.model.record import StartRecord
+from changefeed.log.log import Log
+from changefeed.log.records import StartRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import places
 from changefeed.owner.closing.undriven import close, hold
-from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import from_effective
 from changefeed_devcluster.pd.safepoints import GC_WORKER

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import owner_records as made
 import owner_segments as s
+from changefeed.log.history import apply
+from changefeed.log.state import State
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendPlan, WriteDdl
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import parse_table_info
 from changefeed.sink.contract import Ddl
 from changefeed.wire import owner_pb2 as pb

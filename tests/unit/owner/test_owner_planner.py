@@ -8,12 +8,12 @@ import owner_records as made
 import owner_segments as s
 import pytest
 from changefeed.errors import NeedsHuman
+from changefeed.log.history import apply
+from changefeed.log.records import PlanRecord
+from changefeed.log.state import State
 from changefeed.model.position import Position
-from changefeed.model.record import PlanRecord
 from changefeed.owner.planning.plan_entries import Table, make_plan
 from changefeed.owner.planning.planner import Cut, Planner, Reason, UnderWay
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.layout import Layout
 from hypothesis import given
 from hypothesis import strategies as st

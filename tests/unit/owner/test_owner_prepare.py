@@ -12,14 +12,14 @@ from typing import Any
 import owner_records as made
 import pytest
 from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman, Unavailable
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord, DdlRecord
 from changefeed.model.position import Position
-from changefeed.model.record import CommitRecord, DdlRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner.closing.undriven import hold
 from changefeed.owner.preparation import prepare as prepare_module
 from changefeed.owner.preparation.prepare import open_places, prepare
 from changefeed.owner.preparation.prepared import Prepared
-from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
 from changefeed.upstream import pd as pd_module

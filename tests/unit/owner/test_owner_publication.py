@@ -9,11 +9,11 @@ from pathlib import Path
 import owner_records as made
 import pytest
 from changefeed.errors import Conflict, Fenced, NeedsHuman, OutcomeUnknown, Transient, Unavailable
-from changefeed.model.record import CommitRecord, PlanEntry
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord, PlanEntry
+from changefeed.log.state import State
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
 
 

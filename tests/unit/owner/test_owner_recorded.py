@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from changefeed.log.log import Log
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner.transaction_log.log import Log
 from owner_recorded import ITEMS, KINDS, ORDERS, P0, P1, START_TS, carry_on, record
 
 LOGS = Path(__file__).parent / "testdata" / "logs"

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import owner_records as made
+from changefeed.log.history import apply
 from changefeed.model.tso import compose
 from changefeed.owner.reporting.stage_times import PLAN, PUBLISH, WRITE, StageTimes
-from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.writing.open_entries import EntryKey
 
 

@@ -15,11 +15,13 @@ import pyarrow as pa
 from changefeed.eventstore.buffer import SpanRows
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.segment import write_segment
+from changefeed.eventstore.slices import SegmentSlice
+from changefeed.log.records import PlanEntry
 from changefeed.model.position import OP_INSERT, Position
-from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import FileRange, Location
 from changefeed.objectstore.local import LocalStore
+from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, parse_table_info
 from changefeed.sink.contract import Entry
 from changefeed.sink.spool import Spool

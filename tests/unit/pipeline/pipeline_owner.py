@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from changefeed.model.record import Work
 from changefeed.owner.serving.service import OwnerService
+from changefeed.pipeline.work import Work
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import OwnerAddress
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from changefeed.eventstore.slices import SegmentSlice
+from changefeed.log.records import FileCommitted, PlanEntry
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
-from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import Location
 from changefeed.objectstore.digest import Digest
@@ -21,6 +22,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.recipe import Recipe, Recipes
 from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.task import entry_of
+from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, VARCHAR, TableInfo, parse_table_info
 from changefeed.sink.spool import Spool
 from changefeed.sink.stages import CpuTime

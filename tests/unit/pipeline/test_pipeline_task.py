@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from changefeed.eventstore.reader import read_slice
 from changefeed.eventstore.run_folder import RunFolder
-from changefeed.model.record import Work
 from changefeed.objectstore import Location
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.patience import REQUESTS
 from changefeed.pipeline import task as module
+from changefeed.pipeline.work import Work
 from changefeed.sink import file_sink
 from changefeed.sink import spool as spool_module
 from changefeed.sink.file_sink import PUT

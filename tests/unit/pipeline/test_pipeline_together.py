@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 from changefeed.errors import NeedsHuman, ProtocolViolation, Transient
 from changefeed.eventstore.reader import MemoryGone
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.position import OP_DELETE, OP_INSERT, Position
-from changefeed.model.record import SegmentSlice, Work
 from changefeed.pipeline import together
 from changefeed.pipeline.recipe import Recipes
 from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.task import entry_of
 from changefeed.pipeline.together import MadeRows, make_together
+from changefeed.pipeline.work import Work
 from changefeed.schema.table_info import LONGLONG, TableInfo
 from changefeed.sink.storage.event_sink import encode_entry
 from hypothesis import HealthCheck, given, settings

@@ -23,7 +23,7 @@ from changefeed.eventstore.arena import can_share_memory
 from changefeed.eventstore.flight import ArenaServer, RemoteArenas
 from changefeed.eventstore.reader import MemoryGone, read_slice
 from changefeed.eventstore.run_folder import RunFolder
-from changefeed.model.record import SegmentSlice
+from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import Location
 from changefeed.objectstore.patience import REQUESTS

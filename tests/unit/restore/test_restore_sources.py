@@ -9,10 +9,10 @@ from typing import Any
 import polars as pl
 import pytest
 from changefeed.errors import InvalidSpec
-from changefeed.model.record import EpochRecord, ExpireRecord, StartRecord, encode_record
+from changefeed.log.log import Log
+from changefeed.log.records import EpochRecord, ExpireRecord, StartRecord, encode_record
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import open_store
-from changefeed.owner.transaction_log.log import Log
 from changefeed.restore import parquet
 from changefeed.restore.folder import parquet_of
 from changefeed.restore.parquet import write as write_parquet

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from changefeed.errors import Fenced
+from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
-from changefeed.model.record import CommitRecord, FileCommitted, PlanEntry
 from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_once

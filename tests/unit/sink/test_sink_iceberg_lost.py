@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from changefeed.errors import NeedsHuman
+from changefeed.log.state import DispatcherState, Epoch, NewestEntry, State
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.driven import Taken
 from changefeed.owner.sinks.iceberg import DrivenIceberg
-from changefeed.owner.transaction_log.state import DispatcherState, Epoch, NewestEntry, State
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import TableInfo

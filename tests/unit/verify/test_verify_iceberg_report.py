@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord, EpochRecord, FileCommitted, PlanEntry, PlanRecord, StartRecord
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
-from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, PlanEntry, PlanRecord, StartRecord
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.driven import Taken, name_of
 from changefeed.owner.sinks.iceberg import DrivenIceberg
-from changefeed.owner.transaction_log.log import Log
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Claim, Entry, EntryId, Event, Surroundings, Written

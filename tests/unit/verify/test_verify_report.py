@@ -13,10 +13,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from changefeed.model.record import CommitRecord
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord
+from changefeed.log.state import State
 from changefeed.objectstore.open import open_store
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.verify import report
 from changefeed.verify.comparison import table
 from changefeed.verify.report import verify

@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord, EpochRecord, FileCommitted, PlanEntry, PlanRecord, StartRecord
 from changefeed.model.position import Position
-from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, PlanEntry, PlanRecord, StartRecord
 from changefeed.objectstore.open import open_store
-from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.parse import effective, parse
 from changefeed.verify.consumer.schema_file import schema_checksum
 from changefeed_devcluster.server import DevCluster

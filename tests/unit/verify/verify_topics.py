@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from changefeed.model.record import CommitRecord, EpochRecord, StartRecord
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord, EpochRecord, StartRecord
 from changefeed.objectstore.open import open_store
-from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.verify.kafka.heads import Message

@@ -23,7 +23,9 @@ from pathlib import Path
 
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.eventstore.run_folder import RunFolder
-from changefeed.model.record import ClosedRecord, EpochRecord
+from changefeed.log.log import Log
+from changefeed.log.records import ClosedRecord, EpochRecord
+from changefeed.log.state import State
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.open import Store, open_store
@@ -32,8 +34,6 @@ from changefeed.owner.alive import Alive
 from changefeed.owner.preparation.checks import check_same
 from changefeed.owner.preparation.records import next_epoch
 from changefeed.owner.sinks.storage import check_newest, folder_of
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.claim import SinkClaim, hand_over, read_claim
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.safepoint import Safepoint

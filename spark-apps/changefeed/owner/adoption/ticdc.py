@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from changefeed.errors import Conflict, InvalidSpec, NeedsHuman
-from changefeed.model.record import StartRecord
+from changefeed.log.log import Log
+from changefeed.log.records import StartRecord
+from changefeed.log.state import State
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
 from changefeed.owner.adoption.ours import check_adoptable
 from changefeed.owner.preparation.checks import check_same
 from changefeed.owner.preparation.prepare import select
 from changefeed.owner.preparation.records import start_record
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.snapshot import load_schema
 from changefeed.sink.storage.claim import is_mine, take
 from changefeed.sink.storage.layout import Layout

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from changefeed.errors import ChangefeedError, Conflict, NeedsHuman, Refused, Transient, Unavailable
 from changefeed.eventstore.files import EVENTS
+from changefeed.log.log import Log
+from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, open_store
 from changefeed.owner import places
 from changefeed.owner.alive import Alive
 from changefeed.owner.closing.undriven import close
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import from_effective
 from changefeed.spec.problem import InvalidResource

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from changefeed.errors import ChangefeedError, Fenced, NeedsHuman, Refused, Unavailable
 from changefeed.eventstore.run_folder import RunFolder
-from changefeed.model.record import ClosedRecord, EpochRecord, StartRecord
+from changefeed.log.history import is_of_another
+from changefeed.log.log import Log
+from changefeed.log.records import ClosedRecord, EpochRecord, StartRecord
+from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
 from changefeed.owner.preparation.records import epoch_record, start_record
-from changefeed.owner.transaction_log.history import is_of_another
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import HeldUntil, Safepoint

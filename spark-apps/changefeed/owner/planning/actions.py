@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from changefeed.model.record import CommitRecord, DdlRecord, ExpireRecord, PlanEntry, PlanRecord
+from changefeed.log.records import CommitRecord, DdlRecord, ExpireRecord, PlanEntry, PlanRecord
 from changefeed.sink.contract import Ddl
 
 

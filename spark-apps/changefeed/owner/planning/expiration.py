@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from changefeed.log.state import State
 from changefeed.model.tso import physical_ms
-from changefeed.owner.transaction_log.state import State
 
 _DAY_MS = 24 * 60 * 60 * 1000
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from changefeed.errors import NeedsHuman
+from changefeed.log.records import PlanEntry
+from changefeed.log.state import State
 from changefeed.model.position import Position
-from changefeed.model.record import PlanEntry
 from changefeed.owner.planning.planner import Cut
-from changefeed.owner.transaction_log.state import State
 from changefeed.sink.contract import Outputs
 
 

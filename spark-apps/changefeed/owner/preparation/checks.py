@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Set
 
 from changefeed.errors import InvalidSpec, NeedsHuman
-from changefeed.model.record import PlanEntry
+from changefeed.log.records import PlanEntry
+from changefeed.log.state import State
 from changefeed.objectstore.open import canonical
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.history import SchemaHistory
 from changefeed.spec.model import Changefeed, RestartSpec
 from changefeed.spec.parse import from_effective

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from changefeed.errors import InvalidSpec, NeedsHuman
+from changefeed.log.records import CopiedTable, CopyRecord
+from changefeed.log.state import State
 from changefeed.model.memcomparable import decode_bytes
-from changefeed.model.record import CopiedTable, CopyRecord
 from changefeed.model.table_copy import COPY_TICKS, bounds_of
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.keys import table_span
 from changefeed.schema.snapshot import load_schema

@@ -17,6 +17,9 @@ from changefeed.errors import ChangefeedError, Conflict, InvalidSpec, NeedsHuman
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.filter.rows import fingerprint as filter_fingerprint
 from changefeed.filter.selection import Selection
+from changefeed.log.history import check_claim
+from changefeed.log.log import Log
+from changefeed.log.state import State
 from changefeed.model.table_copy import COPY_TICKS
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, open_store, probe_store
@@ -34,9 +37,6 @@ from changefeed.owner.preparation.prepared import Prepared
 from changefeed.owner.preparation.records import epoch_record, left_out_record, rewind_record, start_record
 from changefeed.owner.sinks.choice import sink_of
 from changefeed.owner.sinks.driven import DrivenSink, Taken
-from changefeed.owner.transaction_log.history import check_claim
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.row.times import check_time_zone

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from changefeed.eventstore.run_folder import RunFolder
+from changefeed.log.log import Log
+from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.owner.alive import Alive
 from changefeed.owner.pace import pace_of
@@ -13,8 +15,6 @@ from changefeed.owner.planning.plan_entries import Table
 from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.owner.pulling.quota import segment_bytes
 from changefeed.owner.sinks.driven import DrivenSink, Taken
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.puller.task import Limits, PullerJob
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
-from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, PlanEntry, RewindRecord, StartRecord
-from changefeed.owner.transaction_log.state import State
+from changefeed.log.records import CommitRecord, EpochRecord, FileCommitted, PlanEntry, RewindRecord, StartRecord
+from changefeed.log.state import State
 from changefeed.spec.model import Changefeed, RestartSpec
 from changefeed.spec.parse import effective
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from changefeed.model.record import SlotAddress
+from changefeed.eventstore.slices import SlotAddress
 from changefeed.owner.pulling.segments import Segment
 from changefeed.wire import owner_pb2 as pb
 

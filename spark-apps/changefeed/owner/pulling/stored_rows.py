@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from changefeed.eventstore.slices import SegmentSlice
+from changefeed.log.records import PlanEntry
 from changefeed.model.position import Position
-from changefeed.model.record import PlanEntry, SegmentSlice
 from changefeed.owner.pulling.segments import Segment
 from changefeed.owner.pulling.spans import Spans
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from changefeed.owner.transaction_log.state import State
+from changefeed.log.state import State
 
 
 class CopyProgress:

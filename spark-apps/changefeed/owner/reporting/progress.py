@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from changefeed.errors import ChangefeedError, Unavailable
+from changefeed.log.records import FileCommitted
+from changefeed.log.state import State
 from changefeed.metrics import Registry
-from changefeed.model.record import FileCommitted
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.patience import RUN_S, given_up
 from changefeed.owner.owner import Owner
@@ -20,7 +21,6 @@ from changefeed.owner.reporting.lags import Lags
 from changefeed.owner.reporting.stage_times import StageTimes
 from changefeed.owner.reporting.status import PD_AWAY, Blocked, Seen, Troubles, failed_reason
 from changefeed.owner.reporting.view import Progress, StageProgress
-from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.spec.driver_status import DriverError
 from changefeed.wire import owner_pb2 as pb

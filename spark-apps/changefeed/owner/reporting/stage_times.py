@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from changefeed.model.record import FileCommitted, PlanRecord
+from changefeed.log.records import FileCommitted, PlanRecord
 from changefeed.model.tso import physical_ms
 from changefeed.owner.writing.open_entries import EntryKey
 

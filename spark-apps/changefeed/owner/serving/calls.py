@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, OutputConflict
+from changefeed.log.records import FileCommitted
 from changefeed.metrics import Registry
-from changefeed.model.record import FileCommitted
 from changefeed.owner.owner import Owner
 from changefeed.owner.reporting.progress import Meter
 from changefeed.owner.serving.vigilance import Vigilance

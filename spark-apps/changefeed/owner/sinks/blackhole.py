@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from changefeed.log.state import State
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.driven import Taken, Versions
-from changefeed.owner.transaction_log.state import State
 from changefeed.sink.blackhole import BlackholeDdlSink, BlackholeJob
 from changefeed.sink.contract import Outputs
 

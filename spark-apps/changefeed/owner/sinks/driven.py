@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from changefeed.log.state import State
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import DdlSink, Outputs, SinkJob
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
+from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import canonical, open_store, probe_store
 from changefeed.objectstore.patience import Patience
 from changefeed.owner import places
 from changefeed.owner.sinks.driven import Taken, Versions, name_of
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import EntryId
 from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink

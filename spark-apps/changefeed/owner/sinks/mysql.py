@@ -7,10 +7,10 @@ from pathlib import Path
 
 from changefeed.errors import InvalidSpec, UnknownThing
 from changefeed.filter.ddl import leaves_ddls_out
+from changefeed.log.state import State
 from changefeed.objectstore.patience import Patience
 from changefeed.owner import places
 from changefeed.owner.sinks.driven import Taken, Versions, name_of
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Claim, Outputs
 from changefeed.sink.mysql.ddl import MysqlDdlSink

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from changefeed.errors import Unavailable
+from changefeed.log.state import State
 from changefeed.objectstore.open import Store, open_store, probe_store
 from changefeed.objectstore.patience import Patience
 from changefeed.owner import places
 from changefeed.owner.sinks.driven import Taken, Versions
-from changefeed.owner.transaction_log.state import State
 from changefeed.sink.contract import DdlSink
 from changefeed.sink.storage.claim import check_free, claim
 from changefeed.sink.storage.codec.choice import codec_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple
 
-from changefeed.model.record import FileCommitted, PlanEntry
-from changefeed.owner.transaction_log.state import State
+from changefeed.log.records import FileCommitted, PlanEntry
+from changefeed.log.state import State
 
 
 class EntryKey(NamedTuple):

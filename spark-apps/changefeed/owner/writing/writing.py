@@ -6,13 +6,14 @@ import json
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from changefeed.model.record import FileCommitted, PlanEntry, PlanRecord, Work, WorkEntry
+from changefeed.log.records import FileCommitted, PlanEntry, PlanRecord
+from changefeed.log.state import OpenPlan, State
 from changefeed.owner.planning.planner import UnderWay
 from changefeed.owner.pulling.stored_rows import StoredRows
-from changefeed.owner.transaction_log.state import OpenPlan, State
 from changefeed.owner.writing.dispatch import Dispatch
 from changefeed.owner.writing.open_entries import EntryKey, OpenEntries, size_of
 from changefeed.owner.writing.reads import Reads
+from changefeed.pipeline.work import Work, WorkEntry
 
 
 @dataclass(frozen=True)

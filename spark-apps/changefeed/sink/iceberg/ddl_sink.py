@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from changefeed.errors import NeedsHuman
-from changefeed.model.record import CommitRecord, FileCommitted, PlanEntry
+from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.contract import Ddl, EntryId

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from changefeed.errors import NeedsHuman
-from changefeed.model.record import CommitRecord, PlanEntry
+from changefeed.log.records import CommitRecord, PlanEntry
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.table_info import TableInfo

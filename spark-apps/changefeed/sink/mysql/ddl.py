@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from changefeed.errors import ExecuteByHand, NeedsHuman, StatementRefused, Unavailable
-from changefeed.model.record import CommitRecord, PlanEntry
+from changefeed.log.records import CommitRecord, PlanEntry
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.job import Job
 from changefeed.schema.sql.session import zone_of

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 from changefeed.errors import Conflict, NeedsHuman, OutcomeUnknown
-from changefeed.model.record import CommitRecord, PlanEntry
+from changefeed.log.records import CommitRecord, PlanEntry
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Ddl

@@ -17,10 +17,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
+from changefeed.log.state import State
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.driven import name_of
 from changefeed.owner.sinks.iceberg import place_of
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.iceberg.ddl_sink import TRUNCATED

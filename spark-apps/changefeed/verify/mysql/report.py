@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+from changefeed.log.state import State
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.mysql import is_past, place_of
-from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.mysql.definitions.check import compare
 from changefeed.sink.mysql.definitions.difference import Difference

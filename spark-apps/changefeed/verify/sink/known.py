@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from changefeed.errors import ChangefeedError
+from changefeed.log.log import Log
+from changefeed.log.state import State
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.open import open_store
 from changefeed.owner.places import LOG
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from changefeed.verify.result import NotVerifiable
 from changefeed.verify.sink.files import owner
 from changefeed.verify.sink.formats import Format, read_formats

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from changefeed.filter.selection import Selection
-from changefeed.owner.transaction_log.state import State
+from changefeed.log.state import State
 from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed

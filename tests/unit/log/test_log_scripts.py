@@ -1,4 +1,4 @@
-"""The log told by testdata/log/*.txt: drivers on one store, and what the others do while one is inside a call.
+"""The log told by testdata/*.txt: drivers on one store, and what the others do while one is inside a call.
 
     claim DRIVER | append DRIVER [N] | fold DRIVER | read [READER]
     at DRIVER CALL NUMBER: COMMAND; ...    what happens right before the driver's next such call takes effect
@@ -20,10 +20,10 @@ import datadriven
 import owner_records as made
 import pytest
 from changefeed.errors import ChangefeedError
-from changefeed.owner.transaction_log.log import Log
+from changefeed.log.log import Log
 from owner_faulty_store import Fault, MemoryStore
 
-STORIES = sorted((Path(__file__).parent / "testdata" / "log").glob("*.txt"))
+STORIES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
 
 
 class Killed(BaseException):

@@ -1,4 +1,4 @@
-"""The transaction log's records and the work that is derived from them (docs/design/layouts.md, Log records).
+"""The transaction log's records (docs/design/layouts.md, Log records).
 
 Every ts is a string in JSON. A record is immutable and its JSON is canonical: the same record always gives the same
 bytes, because after an unknown outcome only the same bytes may be tried again (rule 16).
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, TypeAdapter, model_validator
 
+from changefeed.model.frozen import Frozen
 from changefeed.model.position import JsonPosition
 
 
@@ -28,11 +29,7 @@ def _without(value: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: each for name, each in value.items() if name not in names}
 
 
-class _Shape(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class PlanEntry(_Shape):
+class PlanEntry(Frozen):
     """The rows of one dispatcher in `(from, to]`, which are written together."""
 
     entry: int  # number inside the plan, from 0
@@ -40,7 +37,7 @@ class PlanEntry(_Shape):
     table_id: int  # physical table id
     from_: JsonPosition = Field(alias="from")
     to: JsonPosition
-    output: dict[str, Any] = {}  # what they are written to, as the sink names it (sink.contract.Outputs)
+    output: dict[str, Any] = Field(default={})  # what they are written to, as the sink names it (sink.contract.Outputs)
     table_version: Ts  # the ts of the DDL that made the definition
     table_info: str  # hash of the TableInfo that decodes every row of the entry
     estimate: int  # raw bytes
@@ -55,7 +52,7 @@ class PlanEntry(_Shape):
         return {**_without(value, *_FILE), "output": {name: value[name] for name in _FILE if name in value}}
 
 
-class FileCommitted(_Shape):
+class FileCommitted(Frozen):
     """What became of one plan entry."""
 
     plan: int  # number of the plan's record
@@ -67,7 +64,7 @@ class FileCommitted(_Shape):
     hash: str  # xxh3/blake2 of the file's bytes, hex
 
 
-class _Record(_Shape):
+class _Record(Frozen):
     v: Literal[1] = 1
     n: int = Field(ge=1)
     epoch: int = Field(ge=0)  # 0 in record 1, which comes before any epoch
@@ -114,7 +111,7 @@ class PlanRecord(_Record):
     resolved_ts: Ts  # the barrier's ts the plan was cut under
     codec: str  # fingerprint
     entries: tuple[PlanEntry, ...]
-    table_infos: dict[str, dict[str, Any]] = {}  # by hash: those which no earlier record holds
+    table_infos: dict[str, dict[str, Any]] = Field(default={})  # by hash: those which no earlier record holds
 
 
 class CommitRecord(_Record):
@@ -145,7 +142,7 @@ class DdlRecord(_Record):
         return _without(value, "schema_files") if isinstance(value, dict) else value
 
 
-class CopiedTable(_Shape):
+class CopiedTable(Frozen):
     """A physical table and its chunks: raw keys in hex, see model.table_copy."""
 
     dispatcher: int
@@ -209,54 +206,3 @@ def decode_record(body: bytes) -> AnyRecord:
     """
     record: AnyRecord = _RECORD.validate_json(body)
     return record
-
-
-class SlotAddress(_Shape):
-    """Where in a puller's memory a segment stands (eventstore/arena.py)."""
-
-    pid: int
-    file: int  # its number in that process
-    token: str
-    index: int
-    generation: int
-    offset: int
-    size: int
-    host: str  # the machine whose processes map it
-    address: str = ""  # host:port by which others fetch it; "": they can't
-
-
-class SegmentSlice(_Shape):
-    """Where rows of an entry stand in this run: record batches `[first_batch, end_batch)` of one segment."""
-
-    uri: str  # of the file, which is there unless `slot` is given
-    size: int  # bytes
-    slot: SlotAddress | None = None
-    run: str  # "<epoch>-<nonce>" that wrote it
-    seq: int
-    first_batch: int
-    end_batch: int
-    rows: int
-
-
-class WorkEntry(_Shape):
-    """A plan entry with its manifest (rule 3). `writer`: see sink.contract.Claim."""
-
-    plan_entry: PlanEntry
-    segments: tuple[SegmentSlice, ...]
-    writer: int = 0
-
-
-class Work(_Shape):
-    """What a pipeline task needs to write some files of one plan: sent to it by the owner, never stored.
-
-    `config` and `table_infos` are JSON: a task parses each only once, and orders come for every few files.
-    """
-
-    record: int
-    epoch: int
-    nonce: str
-    pd_ms: int
-    codec: str
-    config: str  # effective spec of the epoch that recorded the plan
-    entries: tuple[WorkEntry, ...]
-    table_infos: dict[str, str]  # by hash

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
 
 from changefeed.errors import NeedsHuman
+from changefeed.log.records import PlanEntry, PlanRecord, Ts, uid_of
+from changefeed.model.frozen import Frozen
 from changefeed.model.position import Position
-from changefeed.model.record import PlanEntry, PlanRecord, Ts, uid_of
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
 
 NEXT_STEP = (
@@ -21,11 +22,7 @@ NEXT_STEP = (
 )
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class NewestEntry(_Frozen):
+class NewestEntry(Frozen):
     """Of a dispatcher's committed entries that have rows. `table_version`: the entry's."""
 
     plan: int
@@ -33,7 +30,7 @@ class NewestEntry(_Frozen):
     table_version: Ts
 
 
-class DispatcherState(_Frozen):
+class DispatcherState(Frozen):
     """How far one dispatcher's entries have got."""
 
     dispatcher: int  # span_id
@@ -41,7 +38,7 @@ class DispatcherState(_Frozen):
     flushed_ts: Ts  # every row <= it is in committed files; see State.flushed_ts for the one to resume at
     planned_ts: Ts  # every row <= it is in entries that are planned; what follows is the newest one's
     table_version: Ts = 0
-    output: dict[str, Any] = {}  # which the next one's follows
+    output: dict[str, Any] = Field(default={})  # which the next one's follows
     table_info: str = ""  # hash of the newest entry's TableInfo
     definition: str = ""  # hash of the TableInfo of `table_version`; "": not known
     newest: NewestEntry | None = None  # also None: it was committed before this was kept
@@ -57,13 +54,13 @@ class DispatcherState(_Frozen):
         return {**before, "output": {"directory": directory, "index": index, "date": date}}
 
 
-class Epoch(_Frozen):
+class Epoch(Frozen):
     """The driver that the log belongs to."""
 
     number: int = 0
     nonce: str = ""
     attempt: int = 0
-    config: dict[str, Any] = {}  # effective resource
+    config: dict[str, Any] = Field(default={})  # effective resource
 
     @property
     def uid(self) -> str:
@@ -76,7 +73,7 @@ class Epoch(_Frozen):
         return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
 
 
-class OpenPlan(_Frozen):
+class OpenPlan(Frozen):
     """A plan some of whose files are in no commit record."""
 
     plan: PlanRecord
@@ -89,7 +86,7 @@ class OpenPlan(_Frozen):
         return tuple(entry for entry in self.plan.entries if entry.entry not in committed)
 
 
-class RecordedCopy(_Frozen):
+class RecordedCopy(Frozen):
     """As the `copy` record has it."""
 
     from_ts: Ts
@@ -100,7 +97,7 @@ class RecordedCopy(_Frozen):
         return TableCopy(self.from_ts, tuple(map(bytes.fromhex, self.bounds)))
 
 
-class Generation(_Frozen):
+class Generation(Frozen):
     """What is in a folder of the sink that a rewind has ended: `(from_ts, checkpoint_ts]`."""
 
     from_ts: Ts
@@ -116,7 +113,7 @@ def _as_list(value: Mapping[int, DispatcherState]) -> list[DispatcherState]:
     return [value[dispatcher] for dispatcher in sorted(value)]
 
 
-class State(_Frozen):
+class State(Frozen):
     """The log up to and including record `n`; `State()` is the empty log. Its JSON is the snapshot.
 
     Never mutate a member.
@@ -137,8 +134,8 @@ class State(_Frozen):
         dict[int, DispatcherState],
         BeforeValidator(_by_dispatcher),
         PlainSerializer(_as_list, return_type=list[DispatcherState]),
-    ] = {}
-    table_infos: dict[str, dict[str, Any]] = {}  # by hash: all that are named, and those no more until one is new
+    ] = Field(default={})
+    table_infos: dict[str, dict[str, Any]] = Field(default={})  # by hash: all that are named, others until one is new
     rows: int = 0  # in committed files, since the start
     last_ddl: tuple[Ts, int] | None = Field(default=None)  # (ts, job_id) of the newest executed one
     last_statement: str = ""  # of that, its beginning: for people
@@ -149,7 +146,7 @@ class State(_Frozen):
     rewound_to: Ts | None = None  # where the present generation begins, if a rewind began it
     restart_nonce: int | None = None  # of the newest spec.restart that is done
     initial_copy: bool = False
-    copied: dict[int, RecordedCopy] = {}  # by dispatcher: tables of this generation whose rows come before changes
+    copied: dict[int, RecordedCopy] = Field(default={})  # by dispatcher: tables whose rows come before changes
     expired_before: str = ""  # files of this generation's days before it are deleted, or about to be
     superseded: tuple[str, ...] = ()  # uids of the resources before the one that the newest epoch drives
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import owner_records as made
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, Superseded
+from changefeed.log.history import apply, check_claim, is_stale_attempt
+from changefeed.log.records import DdlRecord, FileCommitted, Record, RewindRecord, decode_record, encode_record
+from changefeed.log.state import Generation, NewestEntry, State, restore, snapshot
 from changefeed.model.position import Position
-from changefeed.model.record import DdlRecord, FileCommitted, Record, RewindRecord, decode_record, encode_record
-from changefeed.owner.transaction_log.history import apply, check_claim, is_stale_attempt
-from changefeed.owner.transaction_log.state import Generation, NewestEntry, State, restore, snapshot
 
 
 def planned(to: int = 110) -> State:

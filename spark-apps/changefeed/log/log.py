@@ -39,11 +39,11 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from changefeed.errors import AlreadyExists, Fenced, NeedsHuman, NotFound
-from changefeed.model.record import EpochRecord, Record, decode_record, encode_record
+from changefeed.log.history import apply, check_claim
+from changefeed.log.records import EpochRecord, Record, decode_record, encode_record
+from changefeed.log.state import State, restore, snapshot
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.transaction_log.history import apply, check_claim
-from changefeed.owner.transaction_log.state import State, restore, snapshot
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import owner_records as made
 import pytest
 from changefeed.errors import Fenced, NeedsHuman
-from changefeed.model.record import CommitRecord, EpochRecord, Record, decode_record, encode_record
+from changefeed.log.history import apply
+from changefeed.log.log import Log
+from changefeed.log.records import CommitRecord, EpochRecord, Record, decode_record, encode_record
+from changefeed.log.state import State
 from changefeed.objectstore.patience import LATE_WRITES, Patience, Tally
-from changefeed.owner.transaction_log.history import apply
-from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.transaction_log.state import State
 from owner_faulty_store import Fault, MemoryStore
 
 

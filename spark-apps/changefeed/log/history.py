@@ -51,8 +51,7 @@ from operator import attrgetter
 from typing import Any, NoReturn
 
 from changefeed.errors import Fenced, NeedsHuman, Superseded
-from changefeed.model.position import Position
-from changefeed.model.record import (
+from changefeed.log.records import (
     ClosedRecord,
     CommitRecord,
     CopyRecord,
@@ -65,8 +64,7 @@ from changefeed.model.record import (
     RewindRecord,
     StartRecord,
 )
-from changefeed.model.table_copy import COPY_TICKS
-from changefeed.owner.transaction_log.state import (
+from changefeed.log.state import (
     NEXT_STEP,
     DispatcherState,
     Epoch,
@@ -76,6 +74,8 @@ from changefeed.owner.transaction_log.state import (
     RecordedCopy,
     State,
 )
+from changefeed.model.position import Position
+from changefeed.model.table_copy import COPY_TICKS
 
 _SHOWN = 512  # characters of a statement
 _TABLE_INFO: Callable[[DispatcherState], str] = attrgetter("table_info")
