@@ -91,8 +91,8 @@ PLANNER = (
         "while the store is short each plan is forgotten for a second one",
         Owner,
         "_cuts",
-        "not cuts and self._quota.is_short(self.spans.files.bytes)",
-        "self._quota.is_short(self.spans.files.bytes)",
+        "not cuts and self.quota.is_short(self.spans.files.bytes)",
+        "self.quota.is_short(self.spans.files.bytes)",
     ),
     Mutation(
         "planner",

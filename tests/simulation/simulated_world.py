@@ -8,7 +8,7 @@ of `owner/` all that decides. Whatever blocks is a place where the others go on 
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -419,14 +419,13 @@ class World:
         used = owner.spans.files.bytes
         if used <= self.quota:
             driver.passed_alone = 0
-        elif owner._quota._alone:
+        elif owner.quota.alone is not None:
             driver.passed_alone = max(driver.passed_alone, used)
-        elif len(running := [span for span in owner.spans._spans.values() if not span.held]) == 1:
-            driver.passed_alone = max(driver.passed_alone, sum(segment.size for segment in running[0].segments))
-        sizes: defaultdict[int, list[int]] = defaultdict(list)
-        for file in owner.spans.files._files.values():
-            sizes[file.reader.puller].append(file.size)
-        on_its_way = sum(max(_ON_ITS_WAY, sum(sizes[puller][-_AT_ONCE:])) for puller in range(self.pullers))
+        elif len(owner.spans.running) == 1:
+            (only,) = owner.spans.running
+            driver.passed_alone = max(driver.passed_alone, sum(each.size for each in owner.spans.segments(only)))
+        newest = (owner.spans.files.sizes(puller)[-_AT_ONCE:] for puller in range(self.pullers))
+        on_its_way = sum(max(_ON_ITS_WAY, sum(sizes)) for sizes in newest)
         most = max(driver.passed_alone, self.quota) + on_its_way
         assert used <= most, f"{used} bytes of segments, {most} at most"
 

@@ -72,7 +72,7 @@ class Owner:
         self.spans = spans
         self.barrier = barrier
         self.planner = planner
-        self._quota = quota
+        self.quota = quota
         self._expiration_days = expiration_days
         self.checkpoint = Checkpoint(state.checkpoint_ts)
         self._open = OpenEntries(state)
@@ -161,6 +161,7 @@ class Owner:
         self.spans.check()
         self.planner.check()
         self._writing.check()
+        self.quota.check(self.spans.held)
         open_ = [(key.plan, entry) for each in self._open.dispatchers for key, entry in self._open.of(each)]
         assert sorted(open_, key=_place) == list(self.state.open_entries()), "other files are open than in the log"
         known = self._tables.keys()
@@ -178,9 +179,9 @@ class Owner:
         commands, self._commands = self._commands, []
         commands += self._follow(self.spans.arrange(now)).commands
         commands += self.spans.free(self._writing.read_in_memory)
-        if self._quota.is_concerned(self.spans.files.bytes, self.spans.held):
+        if self.quota.is_concerned(self.spans.files.bytes, self.spans.held):
             commands += self._relieve(now)
-        if self._quota.lets_write(self.spans.files.bytes, self._idle):
+        if self.quota.lets_write(self.spans.files.bytes, self._idle):
             commands += self.spans.heard()
         return commands
 
@@ -195,7 +196,7 @@ class Owner:
                 return 0
             return needed[dispatcher] if dispatcher in needed else self.barrier.limit(dispatcher)
 
-        relief = self._quota.relieve(now, spans, needed, limit, self._idle)
+        relief = self.quota.relieve(now, spans, needed, limit, self._idle)
         orders = [spans.hold(relief.hold), spans.resume(relief.resume)]
         orders += [spans.cut_back(span_id, ts) for span_id, ts in relief.evict.items()]
         return [command for each in orders for command in self._follow(each).commands]
@@ -270,7 +271,7 @@ class Owner:
 
         stopped = self._stopped()
         cuts = self.planner.due(now, limit, stopped, self._all_for(), under_way)
-        if not cuts and self._quota.is_short(self.spans.files.bytes):
+        if not cuts and self.quota.is_short(self.spans.files.bytes):
             cuts = self.planner.due(now, limit, stopped, "quota", under_way)
         return cuts
 

@@ -24,6 +24,11 @@ def relieve(
     quota: Quota, spans: Any, limit: int = 10_000, idle: bool = False, needed: tuple[int, ...] = (), now: float = 0.0
 ) -> tuple[list[int], list[int], dict[int, int]]:
     relief: Relief = quota.relieve(now, spans, needed, lambda span_id: limit, idle)
+    held = spans.held | set(relief.hold)
+    assert not spans.held & set(relief.hold), "one that is held already is held"
+    assert spans.held >= set(relief.resume), "one that runs is resumed"
+    assert held >= relief.evict.keys(), "one that runs is cut back"
+    quota.check(held - set(relief.resume))
     return relief.hold, relief.resume, dict(relief.evict)
 
 

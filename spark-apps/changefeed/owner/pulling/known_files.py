@@ -206,6 +206,10 @@ class KnownFiles:
         """By how many spans each is used; of those that are."""
         return {uri: file.uses for uri, file in self._files.items() if file.uses}
 
+    def sizes(self, puller: int) -> list[int]:
+        """Bytes of each file of a puller's that exists, as they came."""
+        return [file.size for file in self._files.values() if file.reader.puller == puller]
+
     def check(self) -> None:
         """What holds between two calls, for tests. Raises AssertionError."""
         files = self._files

@@ -23,7 +23,7 @@ files are being written, whose commit makes room: until then, at most four segme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -72,6 +72,11 @@ class Quota:
         self._marks = BackPressure(size, lead)
         self._scans = Scans(HIGH * size)
         self._alone: tuple[int, int] | None = None  # the only span that runs, until it is resolved beyond that ts
+
+    @property
+    def alone(self) -> int | None:
+        """The only span that runs, for as long as it may exceed the quota."""
+        return self._alone[0] if self._alone else None
 
     def is_short(self, used: int) -> bool:
         return self._marks.is_short(used)
@@ -128,3 +133,10 @@ class Quota:
         if self._alone:
             resume = [span_id for span_id in resume if span_id == lowest]
         return Relief(hold, resume, {})
+
+    def check(self, held: Set[int]) -> None:
+        """What holds between two calls, for tests, once `held` are those that the last relief left so.
+
+        Raises AssertionError.
+        """
+        self._scans.check(held)

@@ -16,7 +16,7 @@ of it has arrived. Why not all at once:
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import NamedTuple
 
 _COUNTS_S = 30.0  # for so long at most
@@ -66,3 +66,8 @@ class Scans:
                 self._running[span_id] = _Scan(resolved[span_id], now)
                 chosen.append(span_id)
         return chosen
+
+    def check(self, held: Set[int]) -> None:
+        """What holds between two calls, for tests. Raises AssertionError."""
+        assert self._at_once >= 1, "no scan would ever run"
+        assert not self._running.keys() & held, "a span that is held counts as one that scans"

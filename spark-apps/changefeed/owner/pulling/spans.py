@@ -35,7 +35,7 @@ holds, and so why a resolved-ts is never early:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -109,9 +109,14 @@ class Spans:
         return len(self._subs) + len(self._held) == len(self._spans)
 
     @property
-    def held(self) -> Collection[int]:
+    def held(self) -> Set[int]:
         """The spans that nobody pulls because the store is short."""
         return self._held.keys()
+
+    @property
+    def running(self) -> Set[int]:
+        """The spans that are not held: each has a puller, or waits for one."""
+        return self._spans.keys() - self._held.keys()
 
     def __contains__(self, span_id: int) -> bool:
         return span_id in self._spans
