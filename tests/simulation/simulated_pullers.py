@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from changefeed.clock import Clock
 from changefeed.errors import ChangefeedError
 from changefeed.owner.pulling.spans import AWAY_S
+from changefeed.puller.feed import FeedEvent, SpanFeed
 from changefeed.puller.task import Limits, PullerTask
+from changefeed.upstream.regions import Pd
 from changefeed.wire import owner_pb2 as pb
 from simulated_pd import SimulatedPd, broken
+from simulated_segments import MemoryFile
 from simulated_time import Loop, LoopClock, Mailbox
 
 if TYPE_CHECKING:
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 _LATENCY_S = 0.1
 _OVERTAKEN_S = 2.0
 _CHECKED_EVERY = 20  # reports
+_METRICS_S = 60.0  # nobody looks at them
 
 
 class OwnerCall:
@@ -97,6 +103,7 @@ class Puller:
         self.number = number
         self.attempt = 0
         self.task: PullerTask | None = None
+        self.feed: SpanFeed
         self._call: OwnerCall | None = None
         self._loop: Loop | None = None
         self._pd: SimulatedPd | None = None
@@ -119,14 +126,23 @@ class Puller:
         self._pd = SimulatedPd(world.cdc, world.upstream, loop)
         self._call = OwnerCall(self, loop)
         roll_s = rng.choice((0.05, 0.25))
-        limits = Limits(world.memory_quota, world.roll_bytes, roll_s, buffer_bytes=world.buffer_bytes)
+        limits = Limits(
+            world.memory_quota, world.roll_bytes, roll_s, buffer_bytes=world.buffer_bytes, metrics_s=_METRICS_S
+        )
         name, run_folder, clock = f"{self.number}-{self.attempt}", self.driver.run_folder, LoopClock(loop)
         self._host = rng.choice(("", "", "owner's", "gone", "another's"))
         serve = None
         if world.flight.is_used:
             self._host, serve = "", world.flight.serve
-        self.task = PullerTask(self.number, name, self._pd, run_folder, limits, clock, host=self._host, serve=serve)
-        self.task._feed._rng = rng
+
+        def feed(pd: Pd, emit: Callable[[FeedEvent], Awaitable[None]], clock: Clock, **given: Any) -> SpanFeed:
+            given["scratch"] = MemoryFile
+            self.feed = SpanFeed(pd, emit, clock, rng, **given)
+            return self.feed
+
+        self.task = PullerTask(
+            self.number, name, self._pd, run_folder, limits, clock, host=self._host, serve=serve, feed=feed
+        )
         self._main = loop.create_task(self._run(self.task, self._call))
         world.tasks.append(self)
         world.say(f"{self.name} starts")
@@ -163,10 +179,7 @@ class Puller:
     def _check(self) -> None:
         """The cores of the task that runs now."""
         if self.task is not None:
-            for subscription in self.task._feed._subscriptions.values():
-                subscription.ranges.check()
-            for stream in self.task._feed._streams.values():
-                stream._events._matcher.check()
+            self.feed.check()
 
     def heard_late(self, report: pb.Report) -> None:
         """Of a stream that is over: the service drops it, the cores have to as well."""
@@ -183,9 +196,8 @@ class Puller:
 
     def check_forgotten(self) -> None:
         """Once everything is resolved, no transaction is open, and none is remembered as such."""
-        if self.task is not None and self.task._feed.resolved():
-            lowest = min(self.task._feed.resolved().values())
-            kept = sum(stream.pending_rows for stream in self.task._feed._streams.values())
+        if self.task is not None and self.feed.resolved():
+            lowest, kept = min(self.feed.resolved().values()), self.feed.pending_rows
             assert not kept or lowest < self.world.upstream.quiet_since, f"{self.name} keeps {kept} rows"
 
     # Ends.
@@ -217,7 +229,7 @@ class Puller:
     def kill(self, error: BaseException | None = None) -> None:
         if self.task is None or self._call is None or self._loop is None or self._pd is None or self._main is None:
             return
-        violations = self.task._feed.metrics.errors["protocol_violation"]
+        violations = self.feed.metrics.errors["protocol_violation"]
         if violations:
             self.world.surprised(AssertionError(f"{self.name} saw {violations} violations of the protocol"))
         lost = self._host == "gone"

@@ -24,9 +24,7 @@ from changefeed.owner.planning import checkpoint, planner
 from changefeed.owner.planning.actions import Stop
 from changefeed.owner.writing import dispatch
 from changefeed.puller import initial_copy, store_stream
-from changefeed.puller import task as puller_task
 from changefeed.puller.matching import matcher, spilled
-from changefeed.puller.task import PullerTask
 from changefeed.sink.storage.layout import Layout
 from changefeed.wire import owner_pb2 as pb
 from simulated_cdc import ChangeData
@@ -39,7 +37,7 @@ from simulated_past import Past
 from simulated_pd import broken
 from simulated_pipeline_task import PipelineTask
 from simulated_pullers import Puller
-from simulated_segments import MemoryFile, MemorySegments
+from simulated_segments import MemorySegments
 from simulated_snapshot import SimulatedSnapshot
 from simulated_store import ObjectsInMemory, Process, Steady
 from simulated_time import Timeline
@@ -189,10 +187,9 @@ class World:
     def run(self) -> None:
         """Faults for a while, then none. Raises Broken."""
         often = patch.object(checkpoint, "RECORD_INTERVAL_S", OFTEN_S)
-        seldom = patch.object(puller_task, "_METRICS_SECONDS", 60.0)  # nobody looks at them
         try:
             try:
-                with often, seldom, self._scratch():
+                with often, self._scratch():
                     self._run()
             finally:
                 self._end()
@@ -208,7 +205,6 @@ class World:
             patch.object(planner, "_TURN_FILES", self.turn_files),
             patch.object(dispatch, "_AHEAD", self.files_ahead),
             patch.object(dispatch, "_AHEAD_BYTES", 200),
-            patch.object(PullerTask, "_scratch_file", lambda _task: MemoryFile()),
             patch.object(segment_writer, "ARCHIVE_AFTER_S", self.archive_after_s),
             patch.object(initial_copy, "_AT_ONCE", 2),
             patch.object(initial_copy, "Snapshot", SimulatedSnapshot),

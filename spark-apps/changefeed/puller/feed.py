@@ -218,6 +218,18 @@ class SpanFeed:
         """Bytes that stores have sent and that wait for `emit`. Holding subscriptions is what stops their growth."""
         return sum(stream.backlog_bytes for stream in self._streams.values())
 
+    @property
+    def pending_rows(self) -> int:
+        """Rows that are prewritten and not yet committed, as the streams last counted them."""
+        return sum(stream.pending_rows for stream in self._streams.values())
+
+    def check(self) -> None:
+        """What holds between two calls, for tests. Raises AssertionError."""
+        for subscription in self._subscriptions.values():
+            subscription.ranges.check()
+        for stream in self._streams.values():
+            stream.check()
+
     async def data(self, sub_id: int, batch: pa.RecordBatch) -> None:
         """From a store stream."""
         subscription = self._subscriptions.get(sub_id)
@@ -245,7 +257,7 @@ class SpanFeed:
 
     async def advanced(self, advances: list[tuple[Ask, int]]) -> None:
         """From a store stream: regions got on. At most one Resolved a subscription."""
-        self.metrics.pending_rows = sum(stream.pending_rows for stream in self._streams.values())
+        self.metrics.pending_rows = self.pending_rows
         for store_id in {ask.store_id for ask, _ in advances}:
             self._stopped.sends(store_id)
         await self._advance([(ask, ts) for ask, ts in advances if self._history.counts(ask, ts)])

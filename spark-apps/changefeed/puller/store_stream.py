@@ -159,6 +159,10 @@ class StoreStream:
             return None
         return turns_away(self._store_id, self._turned_away_for)
 
+    def check(self) -> None:
+        """What holds between two calls, for tests. Raises AssertionError."""
+        self._events.check()
+
     def register(self, ask: Ask) -> None:
         self._waiting.append(ask)
         self._asked.set()

@@ -11,7 +11,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -43,7 +43,6 @@ from changefeed.upstream.regions import Pd
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import PULLER, OwnerAddress, owner_lost
 
-_METRICS_SECONDS = 1.0
 _WRITERS = 2
 _UNHEARD_ROLLS = 2
 _ROOM_ROLLS = 2
@@ -67,7 +66,8 @@ class Limits:
     quota_bytes: raw bytes pulled and not yet written, from 80 % of which on subscriptions are held (rule 17).
     roll_bytes, roll_interval (seconds): a segment is due. No other is begun while twice as much is in segments that the
     owner has not heard of. gather_s: how long what a store sends waits for more of it, if it is little.
-    buffer_bytes: of the realtime buffer. scan_rate: bytes a second of initial copies, None: no bound.
+    buffer_bytes: of the realtime buffer. scan_rate: bytes a second of initial copies, None: no bound. metrics_s:
+    between two reports of metrics.
     """
 
     quota_bytes: int = 1 << 30
@@ -76,6 +76,7 @@ class Limits:
     gather_s: float = GATHER_SECONDS
     buffer_bytes: int = 0
     scan_rate: float | None = None
+    metrics_s: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def run_puller(
             if state.uri.startswith("file:"):
                 host = socket.gethostname()
             else:
-                serve = partial(ArenaServer, key=owner.run_key, host=_address_towards(owner.target))
+                serve = partial(ArenaServer, key=owner.run_key, host=address_towards(owner.target))
             async with owner.aio_channel() as channel:
                 method: Any = channel.stream_stream(
                     PULLER,
@@ -130,7 +131,7 @@ def run_puller(
     asyncio.run(pull())
 
 
-def _address_towards(target: str) -> str:
+def address_towards(target: str) -> str:
     """This machine's address on the way to the owner (`host:port`): the owner's other tasks reach it there as well."""
     host, _, port = target.rpartition(":")
     try:
@@ -163,15 +164,16 @@ class PullerTask:
         attempt: int | None = None,
         host: str = "",
         serve: Serve | None = None,
+        feed: Callable[..., SpanFeed] = SpanFeed,
     ) -> None:
         """`host`: the one machine that can read what is written; "": all can.
 
-        `serve`: to other machines what is in memory; with neither there is nothing in memory.
+        `serve`: to other machines what is in memory; with neither there is nothing in memory. `feed`: makes what pulls.
         """
         self._ending = threading.Event()
         self._limits = limits
         self._clock = clock or SystemClock()
-        self._feed = SpanFeed(
+        self._feed = feed(
             pd,
             self._on_event,
             self._clock,
@@ -374,7 +376,7 @@ class PullerTask:
 
     async def _measure(self) -> None:
         while True:
-            await self._clock.sleep(_METRICS_SECONDS)
+            await self._clock.sleep(self._limits.metrics_s)
             self._feed.metrics.cpu_seconds = time.process_time()
             self._feed.metrics.congested_stores = len(self._feed.congested())
             requests = self._requests.take().items()

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 import pyarrow as pa
 import pytest
+from changefeed.clock import Clock
 from changefeed.errors import Fenced, NeedsHuman, Transient, Unavailable
 from changefeed.eventstore import writer as segment_writer
 from changefeed.eventstore.arena import can_share_memory
@@ -29,11 +30,12 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.patience import REQUESTS
 from changefeed.owner.pulling.known_files import Memory
 from changefeed.owner.serving.certificate import self_signed
-from changefeed.puller.feed import Data, Resolved
+from changefeed.puller.feed import Data, FeedEvent, Resolved
+from changefeed.puller.matching.scratch import LocalFile
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.stopped_stores import Stopped
 from changefeed.puller.stuck_regions import BlockedRegion
-from changefeed.puller.task import Limits, PullerTask, _address_towards, run_puller
+from changefeed.puller.task import Limits, PullerTask, address_towards, run_puller
 from changefeed.upstream.access import Access
 from changefeed.upstream.regions import Pd
 from changefeed.upstream.tls import UpstreamTls
@@ -294,12 +296,20 @@ async def test_stream_that_the_owner_breaks_ends_the_task(
 
 
 class FakeFeed:
-    """Does what it is told, and remembers."""
+    """Does what it is told, and remembers; given for a SpanFeed, it keeps what that would call."""
+
+    emit: Callable[[FeedEvent], Awaitable[None]]
+    room: Callable[[], Awaitable[None]]
+    scratch: Callable[[], LocalFile]
 
     def __init__(self) -> None:
         self.said: list[str] = []
         self.told = asyncio.Event()
         self.metrics = FeedMetrics()
+
+    def __call__(self, pd: object, emit: Callable[[FeedEvent], Awaitable[None]], clock: object, **given: Any) -> Any:
+        self.emit, self.room, self.scratch = emit, given["room"], given["scratch"]
+        return self
 
     async def __aenter__(self) -> FakeFeed:
         return self
@@ -346,6 +356,7 @@ class FakeCall:
         self.segments: list[owner_pb2.SegmentMeta] = []
         self.archived: dict[int, str] = {}
         self.resolved: dict[int, int] = {}
+        self.troubles: list[str] = []
         self.changed = asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[owner_pb2.Command]:
@@ -353,6 +364,7 @@ class FakeCall:
             yield command
 
     async def write(self, report: owner_pb2.Report) -> None:
+        self.troubles.append(report.trouble)
         self.segments += report.segments
         self.archived |= {archived.segment: archived.uri for archived in report.archived}
         self.resolved |= {resolved.sub_id: resolved.ts for resolved in report.resolved}
@@ -372,27 +384,29 @@ def rows(commit_ts: int, size: int, count: int = 1) -> pa.RecordBatch:
     return pa.record_batch(columns, RAW_SCHEMA)
 
 
-def pulling(call: FakeCall, feed: FakeFeed, state: Path, limits: Limits) -> tuple[PullerTask, asyncio.Future[None]]:
-    """A task, and its run, that is told to pull two spans."""
+def pulling(
+    call: FakeCall, feed: FakeFeed, state: Path, limits: Limits, clock: Clock | None = None
+) -> asyncio.Future[None]:
+    """The run of a task that is told to pull two spans."""
     nobody: Pd = cast(Pd, None)
-    task = PullerTask(0, "puller-0-0", nobody, RunFolder(Location(state.as_uri()), 1, "ab"), limits, host=HOST)
-    task._feed = feed  # type: ignore[assignment]
+    run_folder = RunFolder(Location(state.as_uri()), 1, "ab")
+    task = PullerTask(0, "puller-0-0", nobody, run_folder, limits, clock, host=HOST, feed=feed)
     for sub_id, start_ts in ((1, 10), (2, 20)):
         asked = owner_pb2.Subscribe(sub_id=sub_id, span_id=sub_id, start_key=b"a", end_key=b"b", start_ts=start_ts)
         call.commands.put_nowait(owner_pb2.Command(subscribe=asked))
-    return task, asyncio.ensure_future(task.run(call))  # type: ignore[arg-type]
+    return asyncio.ensure_future(task.run(call))  # type: ignore[arg-type]
 
 
 async def test_rule_17_no_more_is_written_than_the_owner_has_heard_of_and_four_segments(tmp_path: Path) -> None:
     """The owner, which holds the store's quota, holds nobody back for what it does not know."""
     call, feed = FakeCall(silent=True), FakeFeed()
     segment = 10_000
-    task, running = pulling(call, feed, tmp_path, Limits(roll_bytes=segment, roll_interval=0.01))
+    running = pulling(call, feed, tmp_path, Limits(roll_bytes=segment, roll_interval=0.01))
     async with asyncio.timeout(DEADLINE):
         await feed.until("subscribe 2")
         for number in range(40):
-            await task._on_event(Data(1, 1, rows(30 + number, 900, count=10)))
-        await task._on_event(Resolved(1, 80))
+            await feed.emit(Data(1, 1, rows(30 + number, 900, count=10)))
+        await feed.emit(Resolved(1, 80))
         said = 0
         while call.resolved.get(1) != 80:
             await call.until(lambda said=said: len(call.segments) > said)
@@ -417,13 +431,13 @@ async def test_rule_17_memory_is_bounded_by_holding_subscriptions_and_no_event_w
 
     monkeypatch.setattr(segment_writer, "write_segment", slow)
     call, feed = FakeCall(), FakeFeed()
-    task, running = pulling(call, feed, tmp_path, Limits(quota_bytes=10_000, roll_bytes=1_000, roll_interval=0.01))
+    running = pulling(call, feed, tmp_path, Limits(quota_bytes=10_000, roll_bytes=1_000, roll_interval=0.01))
     async with asyncio.timeout(DEADLINE):
         await feed.until("subscribe 2")
         for number in range(6):
             for sub_id in (1, 2):
-                await task._on_event(Data(sub_id, sub_id, rows(30 + number, 900)))  # never waits
-                await task._on_event(Resolved(sub_id, 30 + number))
+                await feed.emit(Data(sub_id, sub_id, rows(30 + number, 900)))  # never waits
+                await feed.emit(Resolved(sub_id, 30 + number))
         assert feed.said[2:] == ["hold 2", "hold 1"]
         call.commands.put_nowait(owner_pb2.Command(release=owner_pb2.Release(sub_id=2)))
         await feed.until("release 2")
@@ -438,25 +452,46 @@ async def test_rule_17_memory_is_bounded_by_holding_subscriptions_and_no_event_w
 
 
 async def test_rule_17_what_comes_fast_waits_for_segments_but_not_for_a_store_that_takes_none(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = ManualClock()
-    run_folder = RunFolder(Location(tmp_path.as_uri()), 1, "ab")
-    task = PullerTask(0, "puller-0-0", cast(Pd, None), run_folder, Limits(roll_bytes=1_000), clock)
-    task._pipeline.metrics.inflight_bytes = 2_000
-    await task._room()
-    task._pipeline.metrics.inflight_bytes = 5_000
-    waiting = asyncio.ensure_future(task._room())
-    for _ in range(3):
+    write, begun, may_write = segment_writer.write_segment, list[int](), threading.Semaphore(0)
+
+    def slow(run_folder: RunFolder, task: str, seq: int, spans: Any) -> owner_pb2.SegmentMeta:
+        begun.append(seq)
+        may_write.acquire(timeout=DEADLINE)
+        return write(run_folder, task, seq, spans)
+
+    monkeypatch.setattr(segment_writer, "write_segment", slow)
+    call, feed, clock = FakeCall(), FakeFeed(), ManualClock()
+    running = pulling(call, feed, tmp_path, Limits(roll_bytes=1_000), clock)
+    async with asyncio.timeout(DEADLINE):
+        await feed.until("subscribe 2")
+        for seq in (1, 2):
+            await feed.room()  # at once: there is little to write
+            await feed.emit(Data(1, 1, rows(30, 450, count=2)))
+            await clock.run_until(lambda seq=seq: len(begun) == seq)
+        for _ in range(4):
+            await feed.emit(Data(1, 1, rows(30, 900)))
+        waiting = asyncio.ensure_future(feed.room())
+        for written in (1, 2):
+            await clock.run(4.0)
+            assert not waiting.done()
+            may_write.release()
+            await call.until(lambda written=written: len(call.segments) == written)
         await clock.run(4.0)
         assert not waiting.done()
-        task._persisted.set()
-    task._pipeline.metrics.inflight_bytes = 2_000
-    await clock.run_until(waiting.done)
-    task._pipeline.metrics.inflight_bytes = 5_000
-    stuck = asyncio.ensure_future(task._room())
-    await clock.run(7.5)
-    assert stuck.done(), "the quota is for that"
+        may_write.release()
+        await waiting
+        for _ in range(4):
+            await feed.emit(Data(1, 1, rows(40, 900)))
+        stuck = asyncio.ensure_future(feed.room())
+        await clock.run(4.0)
+        assert not stuck.done()
+        await clock.run(3.5)
+        assert stuck.done(), "the quota is for that"
+        may_write.release(9)
+        call.commands.put_nowait(None)
+        await running
 
 
 @pytest.mark.skipif(not can_share_memory(), reason="this system has no memory without a name to share")
@@ -468,13 +503,12 @@ async def test_where_all_read_the_files_what_is_in_memory_is_served_and_archived
     run_folder, key = RunFolder(Location(tmp_path.as_uri()), 1, "ab"), RunKey(*self_signed(TASK_NAME))
     serve, elsewhere = partial(ArenaServer, key=key, host="127.0.0.1"), RemoteArenas(key, "elsewhere")
     call, feed, limits = FakeCall(), FakeFeed(), Limits(roll_interval=0.01, buffer_bytes=1 << 20)
-    task = PullerTask(0, "puller-0-0", cast(Pd, None), run_folder, limits, serve=serve)
-    task._feed = feed  # type: ignore[assignment]
+    task = PullerTask(0, "puller-0-0", cast(Pd, None), run_folder, limits, serve=serve, feed=feed)
     call.commands.put_nowait(owner_pb2.Command(subscribe=owner_pb2.Subscribe(sub_id=1, span_id=1, start_ts=10)))
     running = asyncio.ensure_future(task.run(call))  # type: ignore[arg-type]
     async with asyncio.timeout(DEADLINE):
         await feed.until("subscribe 1")
-        await task._on_event(Data(1, 1, rows(30, 900, count=10)))
+        await feed.emit(Data(1, 1, rows(30, 900, count=10)))
         await call.until(lambda: bool(call.segments))
         [meta] = call.segments
         assert meta.host == "", "its file can be read by all"
@@ -511,36 +545,54 @@ async def test_where_all_read_the_files_what_is_in_memory_is_served_and_archived
     [("127.0.0.1:5", "127.0.0.1"), *([("[::1]:5", "::1")] if socket.has_dualstack_ipv6() else [])],
 )
 def test_a_puller_is_reached_where_it_reaches_the_owner(target: str, address: str) -> None:
-    assert _address_towards(target) == address
+    assert address_towards(target) == address
 
 
 def test_a_puller_that_knows_no_way_to_the_owner_says_so() -> None:
     with pytest.raises(Unavailable, match=r"Cannot reach the owner at nobody\.invalid:5"):
-        _address_towards("nobody.invalid:5")
+        address_towards("nobody.invalid:5")
 
 
 async def test_scratch_stands_in_the_folder_that_the_run_clears_on_this_machine(tmp_path: Path) -> None:
-    run_folder = RunFolder(Location(tmp_path.as_uri()), 1, "ab")
-    task = PullerTask(0, "puller-0-0", cast(Pd, None), run_folder, Limits())
-    task._scratch_file()
+    run_folder, feed = RunFolder(Location(tmp_path.as_uri()), 1, "ab"), FakeFeed()
+    PullerTask(0, "puller-0-0", cast(Pd, None), run_folder, Limits(), feed=feed)
+    feed.scratch()
     assert run_folder.spool_folder.is_dir()
     assert list(run_folder.spool_folder.iterdir()) == []
 
 
-async def test_a_segment_that_is_written_at_once_does_not_hide_another_that_cannot_be(tmp_path: Path) -> None:
-    task = PullerTask(0, "puller-0-0", cast(Pd, None), RunFolder(Location(tmp_path.as_uri()), 1, "ab"), Limits())
-    patience, said = task._run_folder.patience, list[str]()
+async def test_a_segment_that_is_written_at_once_does_not_hide_another_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, fails = segment_writer.write_segment, threading.Event()
+    fails.set()
 
-    def write() -> None:
-        if not said:
-            said.append("")
-            raise Transient("s3://state answers 503.")
-        patience.call("the state", lambda: None)  # the other writer's
-        said.append(cast(owner_pb2.Report, task._reports.take()).trouble)
+    def full(run_folder: RunFolder, task: str, seq: int, spans: Any) -> owner_pb2.SegmentMeta:
+        def attempt() -> owner_pb2.SegmentMeta:
+            if seq == 1 and fails.is_set():
+                raise Transient("s3://state answers 503.")
+            return write(run_folder, task, seq, spans)
 
-    patience.call("the state", write)
-    said.append(cast(owner_pb2.Report, task._reports.take()).trouble)
-    assert said == ["", "s3://state answers 503.", ""]
+        return run_folder.patience.call("the state", attempt)
+
+    monkeypatch.setattr(segment_writer, "write_segment", full)
+    call, feed, clock = FakeCall(), FakeFeed(), ManualClock()
+    running = pulling(call, feed, tmp_path, Limits(roll_bytes=1_000), clock)
+    async with asyncio.timeout(DEADLINE):
+        await feed.until("subscribe 2")
+        await feed.emit(Data(1, 1, rows(30, 900)))
+        await feed.emit(Data(1, 1, rows(30, 900)))
+        await clock.run_until(lambda: "s3://state answers 503." in call.troubles)
+        await feed.emit(Data(2, 2, rows(30, 900, count=2)))  # another writer's
+        stored = tmp_path.rglob
+        await clock.run_until(lambda: any(stored("*2.arrow")))
+        call.troubles.clear()
+        await clock.run_until(lambda: len(call.troubles) >= 2)
+        assert set(call.troubles) == {"s3://state answers 503."}
+        fails.clear()
+        await clock.run_until(lambda: "" in call.troubles)
+        call.commands.put_nowait(None)
+        await running
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,10 @@ class RegionEvents:
         """Prewritten, not yet committed, in all regions of the stream."""
         return self._matcher.uncommitted_rows
 
+    def check(self) -> None:
+        """What holds between two calls, for tests. Raises AssertionError."""
+        self._matcher.check()
+
     def _violation(self, reg: int, what: str) -> ProtocolViolation:
         return ProtocolViolation(
             f"{self._named(reg)} {what}.",
