@@ -14,11 +14,11 @@ import pytest
 from changefeed.objectstore.open import open_store
 from changefeed.owner.adoption import ticdc as ticdc_module
 from changefeed.owner.adoption.ticdc import adopt_ticdc
+from changefeed.reading.known import known_of
+from changefeed.reading.schema.schema_file import read_schema_file, schema_checksum
 from changefeed.tail.changes import TailedChanges
 from changefeed.upstream.access import Access
-from changefeed.verify.consumer.schema_file import read_schema_file, schema_checksum
 from changefeed.verify.report import Locations, verify
-from changefeed.verify.sink.known import known_of
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from changefeed.errors import InvalidSpec
+from changefeed.reading.failures import NotVerifiable
 from changefeed.verify.report import verify
-from changefeed.verify.result import NotVerifiable
 from integration_inprocess import World, insert, new_world
 
 CSV = {"protocol": "csv", "csv": {"includeCommitTs": True}}

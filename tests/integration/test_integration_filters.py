@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changefeed.reading.failures import NotVerifiable
 from changefeed.verify.report import verify
-from changefeed.verify.result import NotVerifiable, Result
+from changefeed.verify.result import Result
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world, resource
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from changefeed.errors import InvalidSpec
 from changefeed.objectstore.open import open_store
+from changefeed.reading.progress import NoProgress
 from changefeed.restore import reverse
 from changefeed.restore.database import Database, Restoring
 from changefeed.restore.flashback import flashback
 from changefeed.restore.report import RestoreReport
 from changefeed.restore.restore import restore
 from changefeed.restore.source import RestoreSource
-from changefeed.verify.progress import NoProgress
 from changefeed.verify.report import verify
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore.open import open_store
+from changefeed.reading.progress import NoProgress
+from changefeed.reading.scratch import scratch_database
 from changefeed.restore import parquet
 from changefeed.restore.database import Database, Restoring
 from changefeed.restore.restore import restore
 from changefeed.restore.rows import RowChanges
 from changefeed.restore.source import RestoreSource
-from changefeed.verify.comparison.ledger import scratch_database
-from changefeed.verify.progress import NoProgress
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore.open import open_store
+from changefeed.reading.failures import NotVerifiable
+from changefeed.reading.known import known_of
 from changefeed.tail.changes import TailedChange, TailedChanges
-from changefeed.verify.result import NotVerifiable
-from changefeed.verify.sink.known import known_of
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import Run, World, new_world
 

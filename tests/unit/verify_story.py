@@ -18,6 +18,8 @@ from changefeed.log.log import Log
 from changefeed.log.records import CommitRecord, EpochRecord, StartRecord
 from changefeed.objectstore.open import open_store
 from changefeed.owner.planning.timeline import Timeline
+from changefeed.reading.rows.formats import Format
+from changefeed.reading.schema.schema_file import schema_checksum
 from changefeed.schema.ddl.job import decode_job
 from changefeed.schema.effects import Effects
 from changefeed.schema.keys import DDL_JOB_SPAN, table_span
@@ -28,8 +30,6 @@ from changefeed.spec.parse import effective, parse
 from changefeed.upstream.access import Access
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.consumer.schema_file import schema_checksum
-from changefeed.verify.sink.formats import Format
 from changefeed.verify.upstream.expected import images
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.verify.upstream.lives import Life, read_lives

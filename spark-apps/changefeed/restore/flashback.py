@@ -17,6 +17,9 @@ from dataclasses import dataclass
 import duckdb
 
 from changefeed.errors import InvalidSpec
+from changefeed.reading.progress import ReadingProgress
+from changefeed.reading.schema.schema_file import ConsumerSchemaFile
+from changefeed.reading.scratch import scratch_database
 from changefeed.restore.database import Database, Statements
 from changefeed.restore.rebuild import ends_of
 from changefeed.restore.report import Left, RestoreReport
@@ -24,9 +27,6 @@ from changefeed.restore.reverse import DELETE, INSERT, UPDATE, Reverse
 from changefeed.restore.schema.table import RestoredTable
 from changefeed.restore.source import NotRestorable, RestoreSource, moment
 from changefeed.schema.ddl.actions import Action
-from changefeed.verify.comparison.ledger import scratch_database
-from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
-from changefeed.verify.progress import VerifyProgress
 
 Selects = Callable[[str, str], bool]
 
@@ -62,7 +62,7 @@ class Pair:
 
 
 def flashback(
-    source: RestoreSource, to_ts: int, selects: Selects, database: Database | None, progress: VerifyProgress
+    source: RestoreSource, to_ts: int, selects: Selects, database: Database | None, progress: ReadingProgress
 ) -> tuple[RestoreReport, bool]:
     """What is set back, and whether it was: never without `database`, and not while a selected table can't be.
 
@@ -144,7 +144,7 @@ def _ddl(ddl: ConsumerSchemaFile) -> str:
 
 
 def _reverse(
-    source: RestoreSource, pair: Pair, to_ts: int, db: duckdb.DuckDBPyConnection, progress: VerifyProgress, number: int
+    source: RestoreSource, pair: Pair, to_ts: int, db: duckdb.DuckDBPyConnection, progress: ReadingProgress, number: int
 ) -> Reverse:
     with ends_of(source, pair.now, pair.then, to_ts, db, progress) as ends:
         return Reverse(db, f"reverse{number}", ends, pair.then.gaps)
@@ -156,7 +156,7 @@ def _check_there(database: Database, tables: list[RestoredTable]) -> None:
         raise InvalidSpec("--apply", f"{database.where} has no {', '.join(missing)}", "Exclude them with --table.")
 
 
-def _apply(database: Database, table: RestoredTable, reverse: Reverse, progress: VerifyProgress) -> None:
+def _apply(database: Database, table: RestoredTable, reverse: Reverse, progress: ReadingProgress) -> None:
     name = table.now.name
     statements = Statements(name, table.now, database.written(name, table.now))
     for rows in reverse.going():

@@ -12,11 +12,11 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from changefeed.reading.schema.columns import TableColumn
+from changefeed.reading.scratch import KINDS
 from changefeed.restore.rows import RowChanges, batches
 from changefeed.restore.schema.table import ColumnHistory, TableVersion
 from changefeed.restore.source import NotRestorable
-from changefeed.verify.consumer.columns import TableColumn
-from changefeed.verify.consumer.rows import KINDS
 
 _SMALL = ("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "YEAR")
 _MOST_DIGITS = 38

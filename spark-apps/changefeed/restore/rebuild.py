@@ -10,13 +10,13 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from changefeed.reading.progress import ReadingProgress
+from changefeed.reading.rows.gathered import Gathered
 from changefeed.restore import parquet
 from changefeed.restore.reverse import Ends
 from changefeed.restore.rows import RowChanges
 from changefeed.restore.schema.table import RestoredTable
 from changefeed.restore.source import RestoreSource
-from changefeed.verify.progress import VerifyProgress
-from changefeed.verify.sink.gathered import Gathered
 
 _AT_ONCE_BYTES = 32 << 20
 
@@ -27,7 +27,7 @@ def rebuilt(
     table: RestoredTable,
     to_ts: int,
     db: duckdb.DuckDBPyConnection,
-    progress: VerifyProgress,
+    progress: ReadingProgress,
     base: Path | None = None,
 ) -> Iterator[tuple[RowChanges, str]]:
     """The rows, and why some of them can't be known, "" if all are. They are gone afterwards.
@@ -57,7 +57,7 @@ def ends_of(
     then: RestoredTable,
     to_ts: int,
     db: duckdb.DuckDBPyConnection,
-    progress: VerifyProgress,
+    progress: ReadingProgress,
 ) -> Iterator[Ends]:
     """`now`: the table at the checkpoint, `then`: at `to_ts`; another one if it has been emptied since."""
     is_of_before = bool(now.never_known)  # its rows of before are told by what they were before an update, if at all

@@ -8,14 +8,14 @@ from typing import Protocol
 
 import duckdb
 
+from changefeed.reading.progress import ReadingProgress
+from changefeed.reading.scratch import scratch_database
 from changefeed.restore.folder import parquet_of
 from changefeed.restore.rebuild import rebuilt
 from changefeed.restore.report import Left, Restored, RestoreReport
 from changefeed.restore.rows import RowChanges
 from changefeed.restore.schema.table import RestoredTable
 from changefeed.restore.source import NotRestorable, RestoreSource
-from changefeed.verify.comparison.ledger import scratch_database
-from changefeed.verify.progress import VerifyProgress
 
 Selects = Callable[[str, str], bool]
 
@@ -37,7 +37,7 @@ def restore(
     to_ts: int,
     selects: Selects,
     open_target: Callable[[list[RestoredTable]], RestoreTarget],
-    progress: VerifyProgress,
+    progress: ReadingProgress,
     base: Path | None = None,
 ) -> RestoreReport:
     """`selects`: which tables, by the names that they had at `to_ts`. `open_target`: for the tables that are wanted.

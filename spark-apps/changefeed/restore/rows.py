@@ -15,8 +15,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from changefeed.reading.scratch import KINDS
 from changefeed.restore.schema.table import ColumnHistory, Gap, TableVersion
-from changefeed.verify.consumer.rows import KINDS
 
 _BATCH = 1 << 16
 _FOLD_ROWS = 1 << 20

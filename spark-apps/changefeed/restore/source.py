@@ -15,20 +15,20 @@ from changefeed.errors import InvalidSpec
 from changefeed.model.table_copy import TableCopy
 from changefeed.model.tso import to_datetime
 from changefeed.objectstore import ObjectStore
+from changefeed.reading.failures import NotVerifiable
+from changefeed.reading.known import KnownFormats, known_of
+from changefeed.reading.layout.files import DirectoryFiles, checkpoint
+from changefeed.reading.layout.read_ahead import read_ahead
+from changefeed.reading.layout.versions import SchemaVersions
+from changefeed.reading.layout.walk import WalkedVersion
+from changefeed.reading.progress import ReadingProgress
+from changefeed.reading.rows.contents import read_rows
+from changefeed.reading.rows.formats import Format
+from changefeed.reading.scratch import with_bytes
 from changefeed.restore.schema.catalog import RestoreCatalog, executed
 from changefeed.restore.schema.table import RestoredTable, TableVersion
 from changefeed.spec.filter.filters import ColumnSelector, Filter
 from changefeed.spec.filter.table_filter import TableFilter
-from changefeed.verify.consumer.rows import with_bytes
-from changefeed.verify.consumer.versions import SchemaVersions
-from changefeed.verify.consumer.walk import WalkedVersion
-from changefeed.verify.progress import VerifyProgress
-from changefeed.verify.result import NotVerifiable
-from changefeed.verify.sink.contents import read_rows
-from changefeed.verify.sink.files import DirectoryFiles, checkpoint
-from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.known import KnownFormats, known_of
-from changefeed.verify.sink.read_ahead import read_ahead
 
 Selects = Callable[[str, str], bool]
 
@@ -134,7 +134,7 @@ class RestoreSource:
             yield PartitionFiles(segment, tuple(data.directory for data in group))
 
     def rows(
-        self, part: PartitionFiles, upto_ts: int, progress: VerifyProgress, old: bool = False
+        self, part: PartitionFiles, upto_ts: int, progress: ReadingProgress, old: bool = False
     ) -> Iterator[pa.Table]:
         """The part's rows up to `upto_ts` in pieces: op, commit_ts, c0..cn; text as bytes, TIMESTAMP in UTC.
 

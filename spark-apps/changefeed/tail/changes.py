@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from changefeed.objectstore import ObjectStore
+from changefeed.reading.layout.files import checkpoint
+from changefeed.reading.layout.versions import SchemaVersions
+from changefeed.reading.layout.walk import WalkedVersion
+from changefeed.reading.rows.formats import Format
 from changefeed.tail.stream import ChangeStream, DataFile, Row
-from changefeed.verify.consumer.versions import SchemaVersions
-from changefeed.verify.consumer.walk import WalkedVersion
-from changefeed.verify.sink.files import checkpoint
-from changefeed.verify.sink.formats import Format
 
 _DATE = re.compile(r"\d{4}(-\d\d){0,2}")
 

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet
 
-from changefeed.verify.result import Break
+from changefeed.reading.failures import Break
 
 _META = ("_op", "_commit_ts")
 _OLD = "_old"  # what an update changed

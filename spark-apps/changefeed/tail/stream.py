@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from changefeed.errors import NotFound
 from changefeed.objectstore import ObjectStore
+from changefeed.reading.failures import Break
+from changefeed.reading.rows.contents import read_rows
+from changefeed.reading.rows.formats import Format
+from changefeed.reading.rows.lines import LineShape
 from changefeed.tail import parquet
-from changefeed.verify.result import Break
-from changefeed.verify.sink.contents import read_rows
-from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import LineShape
 
 
 class Row(NamedTuple):

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from changefeed.errors import InvalidSpec
 from changefeed.owner.places import sink_location, state_location, upstream_access
+from changefeed.reading.failures import NotVerifiable
+from changefeed.reading.progress import ReadingProgress
 from changefeed.spec.model import Changefeed
-from changefeed.verify.progress import VerifyProgress
-from changefeed.verify.result import NotVerifiable, Verdict
+from changefeed.verify.result import Verdict
 
 
 async def verify_sink(
-    changefeed: Changefeed, secrets_dir: Path | None, conserved: str | None, progress: VerifyProgress
+    changefeed: Changefeed, secrets_dir: Path | None, conserved: str | None, progress: ReadingProgress
 ) -> Verdict:
     """`conserved`: of files alone. Raises NotVerifiable, InvalidSpec."""
     kind = changefeed.spec.sink.kind

@@ -8,15 +8,8 @@ files, and anything new in later listings must be above it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class PublishedFiles:
-    """`files`: the published ones by path, with their sizes in bytes; `checkpoint_ts` 0: none is published."""
-
-    checkpoint_ts: int
-    files: Mapping[str, int] = field(default_factory=dict)
+from changefeed.reading.layout.files import PublishedFiles
 
 
 class Finality:

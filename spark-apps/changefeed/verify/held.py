@@ -8,8 +8,8 @@ import uuid
 from collections.abc import AsyncIterator
 
 from changefeed.model.tso import MAX_TS
+from changefeed.reading.failures import NotVerifiable
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.result import NotVerifiable
 
 _HOLD_S = 600
 _REFRESH_S = 60.0

@@ -16,12 +16,13 @@ from changefeed.model.tso import physical_ms
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner.alive import Alive
 from changefeed.owner.places import LOG, STATE_FIELD, state_location, upstream_access
+from changefeed.reading.failures import NotVerifiable
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.result import NotVerifiable, Verdict
+from changefeed.verify.result import Verdict
 from changefeed.verify.upstream.lives import Lives, read_lives
 
 

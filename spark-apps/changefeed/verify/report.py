@@ -13,19 +13,20 @@ from changefeed.log.log import Log
 from changefeed.log.state import State
 from changefeed.objectstore.open import open_store
 from changefeed.owner.places import generation_location
+from changefeed.reading.failures import Break, NotVerifiable
+from changefeed.reading.layout import files
+from changefeed.reading.progress import NoProgress, ReadingProgress
+from changefeed.reading.rows.formats import Formats, read_formats
 from changefeed.upstream.access import Access
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.files import StoredSubject, check_table
 from changefeed.verify.comparison.ledger import TableLedger
+from changefeed.verify.comparison.table_files import lowest_commit_ts
 from changefeed.verify.consumer.replay import replay
 from changefeed.verify.finality import Finality
 from changefeed.verify.held import held
-from changefeed.verify.progress import NoProgress, VerifyProgress
 from changefeed.verify.recorded import by_id, check_cluster, lives_of, rules_of, say_unexplained
-from changefeed.verify.result import Break, NotVerifiable, Result
-from changefeed.verify.sink import files
-from changefeed.verify.sink.formats import Formats, read_formats
-from changefeed.verify.sink.reading import lowest_commit_ts
+from changefeed.verify.result import Result
 from changefeed.verify.upstream.lives import Life, Lives
 
 _LOG = "log"
@@ -45,7 +46,7 @@ async def verify(
     place: Locations | str,
     upstream: Access | Sequence[str],
     conserved: str | None = None,
-    progress: VerifyProgress | None = None,
+    progress: ReadingProgress | None = None,
 ) -> Result:
     """Check the sink at `place` against `upstream`, or the one behind these addresses of PD.
 

@@ -1,23 +1,9 @@
-"""What verify reports, and the two ways in which it can fail."""
+"""What verify reports."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-from changefeed.errors import ChangefeedError
-
-
-class NotVerifiable(ChangefeedError):
-    """Verify can't answer: neither that the sink is right nor that it is wrong."""
-
-    exit_code = 3
-
-
-class Break(ChangefeedError):
-    """A promise is broken; the message names the place."""
-
-    exit_code = 4
 
 
 @dataclass

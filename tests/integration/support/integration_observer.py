@@ -13,11 +13,11 @@ from typing import Any
 
 from changefeed.errors import NotFound
 from changefeed.objectstore.open import open_store
+from changefeed.reading.failures import NotVerifiable
+from changefeed.reading.layout.files import checkpoint, read_layout
+from changefeed.reading.rows.contents import lowest_ts
+from changefeed.reading.rows.formats import Format
 from changefeed.verify.finality import Finality
-from changefeed.verify.result import NotVerifiable
-from changefeed.verify.sink.contents import lowest_ts
-from changefeed.verify.sink.files import checkpoint, read_layout
-from changefeed.verify.sink.formats import Format
 
 _CSV = {
     "delimiter": ",",

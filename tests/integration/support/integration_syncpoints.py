@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from changefeed.log.state import State
+from changefeed.reading.progress import NoProgress
+from changefeed.reading.scratch import scratch_database
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.mysql.definitions.check import compare
 from changefeed.sink.mysql.server import Session
 from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.mysql.report import compare_table
-from changefeed.verify.progress import NoProgress
 from changefeed.verify.recorded import upstream_of
 from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.at_rest import AtRest

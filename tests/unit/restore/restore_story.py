@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow.parquet
 from changefeed.objectstore.open import open_store
+from changefeed.reading.progress import NoProgress
 from changefeed.restore.folder import Folder
 from changefeed.restore.report import RestoreReport
 from changefeed.restore.restore import restore
 from changefeed.restore.source import RestoreSource
-from changefeed.verify.progress import NoProgress
 from changefeed_devcluster.tidb.schema import NewColumn
 from verify_story import Story
 

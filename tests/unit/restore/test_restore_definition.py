@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from changefeed.reading.schema.columns import TableColumn
+from changefeed.reading.schema.schema_file import ConsumerSchemaFile
 from changefeed.restore.folder import script
 from changefeed.restore.schema.catalog import RestoreCatalog
 from changefeed.restore.schema.definition import definition, is_as_said
 from changefeed.restore.schema.table import RestoredTable
-from changefeed.verify.consumer.columns import TableColumn
-from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
 
 ID = TableColumn("id", "BIGINT", "20", "", False, True)
 NAME = TableColumn("na`me", "VARCHAR", "9", "", True, False, default="it's \\ b")

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from changefeed.errors import InvalidSpec
 from changefeed.objectstore.open import open_store
+from changefeed.reading.progress import NoProgress
 from changefeed.restore.database import Database
 from changefeed.restore.flashback import Reversed, flashback
 from changefeed.restore.report import RestoreReport
 from changefeed.restore.source import NotRestorable, RestoreSource
-from changefeed.verify.progress import NoProgress
 from changefeed_devcluster.ddl import columns, indexes, tables
 from changefeed_devcluster.ddl.running import last
 from changefeed_devcluster.tidb.schema import NewColumn

@@ -9,11 +9,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from changefeed.reading.schema.columns import TableColumn
+from changefeed.reading.scratch import open_database
 from changefeed.restore.reverse import DELETE, INSERT, UPDATE, Ends, Reverse
 from changefeed.restore.rows import RowChanges
 from changefeed.restore.schema.table import ColumnHistory, Gap, TableVersion
-from changefeed.verify.comparison.ledger import open_database
-from changefeed.verify.consumer.columns import TableColumn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

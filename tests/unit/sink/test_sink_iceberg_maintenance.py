@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from changefeed.errors import NeedsHuman
+from changefeed.reading.failures import NotVerifiable
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots, data_file
 from changefeed.verify.iceberg.reading import parts
-from changefeed.verify.result import NotVerifiable
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import FileFormat
 from pyiceberg.table import Table

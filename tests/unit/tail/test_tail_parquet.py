@@ -8,8 +8,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from changefeed.reading.failures import Break
 from changefeed.tail.parquet import read_rows
-from changefeed.verify.result import Break
 
 CELLS = {
     "whole": (pa.array([7, None], pa.int32()), "7"),

@@ -12,10 +12,10 @@ import duckdb
 import fastavro
 import pyarrow as pa
 import pytest
+from changefeed.reading.failures import Break
 from changefeed.verify.kafka.avro_rows import RegisteredSchema
 from changefeed.verify.kafka.last_messages import LastMessages
 from changefeed.verify.kafka.stored import LinePosition
-from changefeed.verify.result import Break
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 3}
 SCHEMA = {

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 from changefeed.objectstore.local import LocalStore
+from changefeed.reading.known import known_of
+from changefeed.reading.layout.files import read_layout
+from changefeed.reading.layout.walk import misplaced, walk, without_schema_file
+from changefeed.reading.schema.schema_file import read_schema_file
 from changefeed.sink.storage.schema_file import SchemaFile, write
 from changefeed.tail.changes import TailedChanges
-from changefeed.verify.consumer.schema_file import read_schema_file
-from changefeed.verify.consumer.walk import misplaced, walk, without_schema_file
-from changefeed.verify.sink.files import read_layout
-from changefeed.verify.sink.known import known_of
 
 
 def schema_file(folder: Path, id_: int, name: str, version: int, query: str = "") -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from changefeed.reading.failures import NotVerifiable
 from changefeed.schema.table_info import STATE_PUBLIC, TableInfo
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.result import NotVerifiable
 from changefeed.verify.upstream.definitions import Definitions, SettledChange, SettledSchema
 from changefeed.verify.upstream.meta import MetaWrite, read_meta
 from changefeed_devcluster import keys

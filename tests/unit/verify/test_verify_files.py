@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 from changefeed.objectstore import Object
 from changefeed.objectstore.local import LocalStore
+from changefeed.reading.failures import Break, NotVerifiable
+from changefeed.reading.layout.files import DirectoryFiles, read_layout
+from changefeed.reading.rows import lines
+from changefeed.reading.rows.formats import Format, Formats
+from changefeed.reading.rows.lines import LineShape, read_lines, show_values
+from changefeed.verify.comparison.table_files import TableFiles, lowest_commit_ts
 from changefeed.verify.report import _directories_of
-from changefeed.verify.result import Break, NotVerifiable, Result
-from changefeed.verify.sink import lines
-from changefeed.verify.sink.files import DirectoryFiles, read_layout
-from changefeed.verify.sink.formats import Format, Formats
-from changefeed.verify.sink.lines import LineShape, read_lines, show_values
-from changefeed.verify.sink.reading import TableFiles, lowest_commit_ts
+from changefeed.verify.result import Result
 
 
 def fmt(**options: Any) -> Format:
@@ -38,8 +39,8 @@ def fmt(**options: Any) -> Format:
 #: It ends while a file is read no further than its first rows.
 ABANDONED = r"""
 import pyarrow as pa
-from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import LineShape, read_lines
+from changefeed.reading.rows.formats import Format
+from changefeed.reading.rows.lines import LineShape, read_lines
 csv = Format("csv", ",", '"', "\\N", "\n", False, "base64", True, "UTC")
 next(read_lines(b'"I","t","s",1,"v"\n' * 10, "f", LineShape(["v"], [pa.string()]), csv))
 """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from changefeed.verify.finality import Finality, PublishedFiles
+from changefeed.reading.layout.files import PublishedFiles
+from changefeed.verify.finality import Finality
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,9 +11,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from changefeed.reading.scratch import open_database
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo, parse_table_info
-from changefeed.verify.comparison.ledger import open_database
 from changefeed.verify.iceberg.values import of_lake
 from changefeed.verify.result import TableRows
 from changefeed.verify.tables.replayed import ReplayedComparison

@@ -18,6 +18,7 @@ from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.driven import Taken, name_of
 from changefeed.owner.sinks.iceberg import DrivenIceberg
+from changefeed.reading.failures import NotVerifiable
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Claim, Entry, EntryId, Event, Surroundings, Written
@@ -27,7 +28,7 @@ from changefeed.spec.parse import effective, parse
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.iceberg.report import verify
-from changefeed.verify.result import NotVerifiable, RowsVerdict
+from changefeed.verify.result import RowsVerdict
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb

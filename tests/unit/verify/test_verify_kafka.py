@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from changefeed.cli.sink.verdict import write_verdict
+from changefeed.reading.failures import Break, NotVerifiable
 from changefeed.verify.kafka import report
 from changefeed.verify.kafka.heads import heads
 from changefeed.verify.kafka.report import verify
-from changefeed.verify.result import Break, MessagesVerdict, NotVerifiable
+from changefeed.verify.result import MessagesVerdict
 from verify_sink import Shop
 from verify_topics import HandTopic, changefeed_of, framed
 

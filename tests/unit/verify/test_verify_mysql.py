@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from changefeed.reading.scratch import open_database
 from changefeed.schema import table_info as ti
 from changefeed.schema.row.cells import CHOICE
-from changefeed.verify.comparison.ledger import open_database
 from changefeed.verify.mysql.values import expression, of_downstream
 from changefeed.verify.result import RowsVerdict, TableRows
 from changefeed.verify.tables.comparison import RowComparison

@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
+from changefeed.reading.failures import NotVerifiable
+from changefeed.reading.rows.lines import LineShape
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.ledger import TableLedger, TableShape
 from changefeed.verify.comparison.oracles import ChangeDifferences, Replay
-from changefeed.verify.result import NotVerifiable
-from changefeed.verify.sink.lines import LineShape
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from changefeed.reading.failures import Break
+from changefeed.reading.rows import contents, parquet
+from changefeed.reading.rows.formats import Format
+from changefeed.reading.rows.lines import LineShape
 from changefeed.verify.report import verify
-from changefeed.verify.result import Break
-from changefeed.verify.sink import contents, parquet
-from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import LineShape
 from verify_harm import ITEMS
 from verify_sink import Shop, parquet_of, write_sink, zstd
 

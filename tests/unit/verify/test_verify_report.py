@@ -17,11 +17,11 @@ from changefeed.log.log import Log
 from changefeed.log.records import CommitRecord
 from changefeed.log.state import State
 from changefeed.objectstore.open import open_store
+from changefeed.reading.failures import NotVerifiable
+from changefeed.reading.layout import files
 from changefeed.verify import report
 from changefeed.verify.comparison import table
 from changefeed.verify.report import verify
-from changefeed.verify.result import NotVerifiable
-from changefeed.verify.sink import files
 from changefeed.verify.upstream.history import read_history
 from changefeed_devcluster.pd.safepoints import GC_WORKER, NEVER, ServiceSafePoint
 from changefeed_devcluster.server import DevCluster

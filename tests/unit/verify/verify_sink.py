@@ -18,8 +18,8 @@ from changefeed.log.log import Log
 from changefeed.log.records import CommitRecord, EpochRecord, FileCommitted, PlanEntry, PlanRecord, StartRecord
 from changefeed.model.position import Position
 from changefeed.objectstore.open import open_store
+from changefeed.reading.schema.schema_file import schema_checksum
 from changefeed.spec.parse import effective, parse
-from changefeed.verify.consumer.schema_file import schema_checksum
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb

@@ -45,8 +45,8 @@ def tail(
         Keep printing until Ctrl-C instead of stopping at the current checkpoint.
     """
     from changefeed.objectstore.open import open_store
+    from changefeed.reading.known import known_of
     from changefeed.tail.changes import TailedChanges
-    from changefeed.verify.sink.known import known_of
 
     chosen = selects(table)
     store = open_store(uri, "URI")

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from changefeed.verify.progress import NoProgress, VerifyProgress
+from changefeed.reading.progress import NoProgress, ReadingProgress
 
 _READ = (
     "topics",
@@ -46,7 +46,7 @@ _BROKEN = (
 )
 
 
-def open_progress(console: Console, silent: bool) -> AbstractContextManager[VerifyProgress]:
+def open_progress(console: Console, silent: bool) -> AbstractContextManager[ReadingProgress]:
     """The progress that suits `console`, to be entered while verify runs: a bar on a terminal, else nothing."""
     return nullcontext(NoProgress()) if silent or not console.is_terminal else StageBar(console)
 

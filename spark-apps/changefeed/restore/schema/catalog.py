@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from itertools import count
 
+from changefeed.reading.schema.schema_file import ConsumerSchemaFile
+from changefeed.reading.schema.statement import ParsedStatement, parse
 from changefeed.restore.schema.columns import followed
 from changefeed.restore.schema.table import ColumnHistory, RestoredTable, TableVersion, key_of
 from changefeed.schema.ddl.actions import Action
-from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
-from changefeed.verify.consumer.statement import ParsedStatement, parse
 
 _RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 _OF_PARTITIONS = (Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION)

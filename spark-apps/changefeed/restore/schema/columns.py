@@ -7,12 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from changefeed.reading.schema.columns import TableColumn, default_of
+from changefeed.reading.schema.schema_file import ConsumerSchemaFile
+from changefeed.reading.schema.statement import ParsedStatement
 from changefeed.restore.schema.table import ColumnHistory, TableVersion
 from changefeed.schema.ddl.actions import Action
-from changefeed.verify.consumer.columns import TableColumn, default_of
-from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
-from changefeed.verify.consumer.statement import ParsedStatement
-from changefeed.verify.consumer.table import unmade
 
 New = Callable[[pa.DataType, Any], ColumnHistory]
 
@@ -25,7 +24,7 @@ def followed(
     same = [column.shape for column in before.defined] == [column.shape for column in file.columns]
     if statement is None and not same:
         gaps.append(f"the statement at {file.version} can't be read: {file.query!r}")
-    elif statement is not None and (odd := unmade(before.defined, file.columns, statement)):
+    elif statement is not None and (odd := statement.unmade(before.defined, file.columns)):
         gaps.append(f"{file.query!r} does not determine how its columns changed ({odd})")
     if statement is not None and file.type == Action.MULTI_SCHEMA_CHANGE and statement.added:
         # What is added is there for writers a little before the DDL ends, and rows of that time have it in no file.

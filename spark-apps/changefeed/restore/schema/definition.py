@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlglot
 from sqlglot.errors import SqlglotError
 
+from changefeed.reading.schema.columns import TableColumn
+from changefeed.reading.schema.schema_file import ConsumerSchemaFile
+from changefeed.reading.schema.statement import parse
 from changefeed.restore.schema.table import RestoredTable
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.sql.text import literal, quoted
 from changefeed.schema.sql.typed import standalone
-from changefeed.verify.consumer.columns import TableColumn
-from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
-from changefeed.verify.consumer.statement import parse
 
 _SIZED = ("CHAR", "VARCHAR", "BINARY", "VARBINARY", "BIT", "VECTOR")
 _TIMES = ("DATETIME", "TIMESTAMP", "TIME")

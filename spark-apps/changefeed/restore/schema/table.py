@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from changefeed.verify.consumer.columns import TableColumn
-from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
-from changefeed.verify.sink.lines import LineShape
+from changefeed.reading.rows.lines import LineShape
+from changefeed.reading.schema.columns import TableColumn
+from changefeed.reading.schema.schema_file import ConsumerSchemaFile
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from changefeed.objectstore import Object, ObjectStore
+from changefeed.reading.layout.files import DirectoryFiles
+from changefeed.reading.layout.read_ahead import read_ahead
+from changefeed.reading.rows.formats import Formats
+from changefeed.reading.rows.gathered import Gathered
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.ledger import TableLedger
 from changefeed.verify.comparison.table import TableCheck, Verified
+from changefeed.verify.comparison.table_files import TableFiles
 from changefeed.verify.result import Result
-from changefeed.verify.sink.files import DirectoryFiles
-from changefeed.verify.sink.formats import Formats
-from changefeed.verify.sink.gathered import Gathered
-from changefeed.verify.sink.read_ahead import read_ahead
-from changefeed.verify.sink.reading import TableFiles
 from changefeed.verify.upstream.lives import Life
 
 _AT_ONCE_BYTES = 8 << 20

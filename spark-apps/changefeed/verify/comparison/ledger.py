@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.verify.result import NotVerifiable
-from changefeed.verify.sink.lines import LineShape
+from changefeed.reading.failures import NotVerifiable
+from changefeed.reading.rows.lines import LineShape
+from changefeed.reading.scratch import open_database
 
-#: Of the machine's or the container's; DuckDB spills what is beyond.
-_MEMORY = "25%"
 _AMOUNT = "DECIMAL(38,12)"
 _IS_AMOUNT = r"^-?[0-9]{1,20}(\.[0-9]{1,12})?$"
 _BATCH = 1 << 17
@@ -51,27 +47,6 @@ class TableShape:
     @property
     def key_names(self) -> list[str]:
         return [f"k{number}" for number in self.key]
-
-
-@contextmanager
-def scratch_database() -> Iterator[duckdb.DuckDBPyConnection]:
-    """An empty one, which is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="changefeed-verify-") as folder, open_database(Path(folder)) as db:
-        yield db
-
-
-def open_database(folder: Path) -> duckdb.DuckDBPyConnection:
-    """An empty one in memory. `folder`: a temporary one, for what does not fit."""
-    return duckdb.connect(
-        ":memory:",
-        config={
-            "memory_limit": _MEMORY,
-            "temp_directory": str(folder / "spill"),
-            "preserve_insertion_order": "true",
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-        },
-    )
 
 
 class TableLedger:

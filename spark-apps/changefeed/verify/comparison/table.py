@@ -13,16 +13,16 @@ import pyarrow as pa
 
 from changefeed.filter.selection import Selection
 from changefeed.model.table_copy import TableCopy
+from changefeed.reading.progress import ReadingProgress
+from changefeed.reading.rows.formats import Format
+from changefeed.reading.rows.lines import LineShape, show, show_values
 from changefeed.schema.keys import table_span
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.ledger import RegionsOfLedger, TableLedger, TableShape
 from changefeed.verify.comparison.oracles import ChangeDifferences, Replay, UpstreamChange
-from changefeed.verify.progress import VerifyProgress
 from changefeed.verify.result import ChangesVerdict
-from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import LineShape, show, show_values
 from changefeed.verify.upstream.expected import images, key_of, shape_of, written_values
 from changefeed.verify.upstream.history import SCAN_SCHEMA, Collected, read_history
 from changefeed.verify.upstream.lives import Life
@@ -44,7 +44,7 @@ class Verified:
     start_ts: int
     checkpoint_ts: int
     conserved: str | None
-    progress: VerifyProgress
+    progress: ReadingProgress
     result: ChangesVerdict
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from changefeed.reading.rows.lines import LineShape
+from changefeed.reading.schema.columns import TableColumn, default_of
+from changefeed.reading.schema.schema_file import ConsumerSchemaFile
+from changefeed.reading.schema.statement import ParsedStatement, parse
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import TableInfo
-from changefeed.verify.consumer.columns import TableColumn, default_of
 from changefeed.verify.consumer.report import ConsumerReport
 from changefeed.verify.consumer.rows import ConsumerColumn, ConsumerRows, RowDifferences
-from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
-from changefeed.verify.consumer.statement import ParsedStatement, parse
-from changefeed.verify.consumer.table import ConsumerTable, differing, unmade, why_unknown
+from changefeed.verify.consumer.table import ConsumerTable, differing, why_unknown
 from changefeed.verify.consumer.upstream import UpstreamTables, partition_names
-from changefeed.verify.sink.lines import LineShape
 
 _RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 _REPARTITIONS = (Action.REORGANIZE_PARTITION, Action.ALTER_TABLE_PARTITIONING, Action.REMOVE_PARTITIONING)
@@ -338,7 +338,7 @@ class ConsumerCatalog:
             await self._take_columns(table, info, converted)
 
     def _agrees(self, table: ConsumerTable, file: ConsumerSchemaFile, statement: ParsedStatement) -> bool:
-        if odd := unmade(table.columns, file.columns, statement):
+        if odd := statement.unmade(table.columns, file.columns):
             self._report.problem(f"{file.path} does not have its statement's columns ({odd}): {file.query}")
         return not odd
 

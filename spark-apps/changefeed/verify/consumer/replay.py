@@ -10,21 +10,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.objectstore import Object
+from changefeed.reading.layout.files import SinkFiles
+from changefeed.reading.layout.read_ahead import read_ahead
+from changefeed.reading.layout.walk import DataDirectory, WalkedVersion, misplaced, walk, without_schema_file
+from changefeed.reading.rows.gathered import Gathered
+from changefeed.reading.schema.schema_file import ConsumerSchemaFile, read_schema_file
+from changefeed.reading.scratch import with_bytes
 from changefeed.schema.table_info import TableInfo
 from changefeed.verify.comparison.files import StoredSubject
 from changefeed.verify.comparison.ledger import TableLedger
+from changefeed.verify.comparison.table_files import TableFiles
 from changefeed.verify.consumer.catalog import ConsumerCatalog
 from changefeed.verify.consumer.report import ConsumerReport
-from changefeed.verify.consumer.rows import ConsumerRows, with_bytes
-from changefeed.verify.consumer.schema_file import ConsumerSchemaFile, read_schema_file
+from changefeed.verify.consumer.rows import ConsumerRows
 from changefeed.verify.consumer.table import ConsumerTable, differing, why_unknown
 from changefeed.verify.consumer.upstream import UpstreamTables
-from changefeed.verify.consumer.walk import DataDirectory, WalkedVersion, misplaced, walk, without_schema_file
 from changefeed.verify.result import Result
-from changefeed.verify.sink.files import SinkFiles
-from changefeed.verify.sink.gathered import Gathered
-from changefeed.verify.sink.read_ahead import read_ahead
-from changefeed.verify.sink.reading import TableFiles
 from changefeed.verify.upstream.lives import Lives
 
 _AT_ONCE_BYTES = 64 << 20

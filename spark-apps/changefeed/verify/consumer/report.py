@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from changefeed.reading.rows.lines import LineShape, show_values
 from changefeed.verify.consumer.rows import RowDifferences
 from changefeed.verify.result import Result
-from changefeed.verify.sink.lines import LineShape, show_values
 
 
 class ConsumerReport:

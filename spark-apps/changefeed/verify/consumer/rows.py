@@ -17,17 +17,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from changefeed.verify.sink.lines import LineShape
-
-#: Of DuckDB, by what values in a file are read as.
-KINDS = {
-    pa.int64(): "BIGINT",
-    pa.uint64(): "UBIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.binary(): "BLOB",
-    pa.string(): "BLOB",
-}
+from changefeed.reading.scratch import KINDS
 
 
 @dataclass(frozen=True)
@@ -205,12 +195,3 @@ class ConsumerRows:
             yield
         finally:
             self._db.unregister("given")
-
-
-def with_bytes(changes: pa.Table, shape: LineShape) -> pa.Table:
-    """Changes whose text is bytes, as `ConsumerRows` takes them."""
-    for column in (*shape.columns, *(shape.old_columns if "has_old" in changes.column_names else ())):
-        number = changes.schema.get_field_index(column)
-        if changes.schema.types[number] == pa.string():
-            changes = changes.set_column(number, column, changes[column].cast(pa.binary()))
-    return changes

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from changefeed.reading.rows.lines import LineShape
+from changefeed.reading.schema.columns import TableColumn
 from changefeed.schema.table_info import TableInfo
-from changefeed.verify.consumer.columns import TableColumn
 from changefeed.verify.consumer.rows import ConsumerColumn
-from changefeed.verify.consumer.statement import ParsedStatement
 from changefeed.verify.consumer.upstream import WrittenColumns
-from changefeed.verify.sink.lines import LineShape
 
 
 @dataclass
@@ -66,13 +65,6 @@ def differing(columns: Sequence[TableColumn], info: TableInfo) -> str:
         if column.is_virtual and not want.is_virtual:
             return f"says that {column} is virtual: in {info.full_name} it is not."
     return ""
-
-
-def unmade(before: Sequence[TableColumn], after: Sequence[TableColumn], statement: ParsedStatement) -> str:
-    """Where a statement does not make the columns after of those before, "" if it does."""
-    left = [column.name.lower() for column in before if column.name.lower() not in statement.dropped]
-    made = {statement.changed.get(name, name) for name in left} | set(statement.added)
-    return ", ".join(sorted(made ^ {column.name.lower() for column in after}))
 
 
 def why_unknown(table: ConsumerTable) -> str:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.table import Table
 
-from changefeed.verify.result import NotVerifiable
+from changefeed.reading.failures import NotVerifiable
 
 _ID = b"PARQUET:field_id"
 _ROWS = 1 << 16

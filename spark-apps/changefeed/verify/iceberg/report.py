@@ -21,6 +21,8 @@ from changefeed.log.state import State
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.driven import name_of
 from changefeed.owner.sinks.iceberg import place_of
+from changefeed.reading.failures import NotVerifiable
+from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.iceberg.ddl_sink import TRUNCATED
@@ -33,8 +35,7 @@ from changefeed.upstream.pd import PdClient
 from changefeed.verify.held import held
 from changefeed.verify.iceberg.reading import FileRows, parts
 from changefeed.verify.iceberg.values import of_lake
-from changefeed.verify.progress import NoProgress, VerifyProgress
-from changefeed.verify.result import NotVerifiable, RowsVerdict
+from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.at_rest import AtRest, at_rest
 from changefeed.verify.tables.replayed import ReplayedComparison
 from changefeed.verify.tables.values import of_decoded
@@ -42,7 +43,7 @@ from changefeed.verify.upstream import expected
 
 
 async def verify(
-    changefeed: Changefeed, secrets_dir: Path | None = None, progress: VerifyProgress | None = None
+    changefeed: Changefeed, secrets_dir: Path | None = None, progress: ReadingProgress | None = None
 ) -> RowsVerdict:
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
     place = place_of(changefeed, secrets_dir)

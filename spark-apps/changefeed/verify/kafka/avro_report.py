@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.kafka import place_of, registry_of
+from changefeed.reading.failures import Break
+from changefeed.reading.progress import ReadingProgress
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.codec.avro.schema import EXTENSION, field_names
@@ -29,15 +31,14 @@ from changefeed.verify.held import held
 from changefeed.verify.kafka.avro_rows import RegisteredSchema, shown
 from changefeed.verify.kafka.last_messages import LastMessages
 from changefeed.verify.kafka.topics import read_topics
-from changefeed.verify.progress import VerifyProgress
 from changefeed.verify.recorded import lives_of
-from changefeed.verify.result import Break, RowsVerdict
+from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.at_rest import AtRest, at_rest
 from changefeed.verify.tables.replayed import ReplayedComparison
 from changefeed.verify.upstream.lives import Lives
 
 
-async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: VerifyProgress) -> RowsVerdict:
+async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: ReadingProgress) -> RowsVerdict:
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
     spec = changefeed.spec.sink.kafka
     assert spec is not None, "the sink is kafka"
@@ -83,7 +84,7 @@ class _AvroTopics:
         self.schema = cache(lambda number: RegisteredSchema(registry.schema_of(number)))
 
     def read(
-        self, info: TableInfo, db: duckdb.DuckDBPyConnection, result: RowsVerdict, progress: VerifyProgress
+        self, info: TableInfo, db: duckdb.DuckDBPyConnection, result: RowsVerdict, progress: ReadingProgress
     ) -> LastMessages:
         topic = self._rules.topic(info.schema_name, info.name)
         messages = LastMessages(db, topic, result.problem)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from changefeed.verify.result import Break
+from changefeed.reading.failures import Break
 
 ROW, DDL, RESOLVED = "row", "ddl", "resolved"
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from changefeed.owner.places import LOG
 from changefeed.owner.sinks.kafka import place_of
+from changefeed.reading.progress import NoProgress, ReadingProgress
+from changefeed.reading.rows.formats import Formats, read_formats
 from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.options import rules_of
 from changefeed.sink.kafka.topics import partitions_of
@@ -21,10 +23,8 @@ from changefeed.verify.held import held
 from changefeed.verify.kafka.stored import StoredLines, TableLines
 from changefeed.verify.kafka.table import TopicTable
 from changefeed.verify.kafka.topics import add_messages, read_topics
-from changefeed.verify.progress import NoProgress, VerifyProgress
 from changefeed.verify.recorded import StateLog, check_cluster, lives_of, say_unexplained, upstream_of
 from changefeed.verify.result import MessagesVerdict
-from changefeed.verify.sink.formats import Formats, read_formats
 from changefeed.verify.upstream.lives import Life, Lives
 
 TableName = tuple[str, str]  # (database, table): joined, names that have dots would be the same
@@ -32,7 +32,7 @@ _Group = tuple[Life, tuple[int, ...]]  # one life of a whole table, with the ids
 
 
 async def verify(
-    changefeed: Changefeed, secrets_dir: Path | None = None, progress: VerifyProgress | None = None
+    changefeed: Changefeed, secrets_dir: Path | None = None, progress: ReadingProgress | None = None
 ) -> MessagesVerdict:
     """Also while the changefeed runs. Raises NotVerifiable when there is no answer."""
     progress = progress or NoProgress()

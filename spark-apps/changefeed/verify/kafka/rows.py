@@ -9,11 +9,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from changefeed.reading.failures import Break
+from changefeed.reading.rows.formats import Format
+from changefeed.reading.rows.lines import LineShape, read_lines
 from changefeed.schema.table_info import BLOBS, ColumnInfo
 from changefeed.verify.kafka.heads import objects
-from changefeed.verify.result import Break
-from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import LineShape, read_lines
 
 _GO_ESCAPE = re.compile(rb'\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|([abtnvfr"\\]))')
 _GO_SHORT = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}

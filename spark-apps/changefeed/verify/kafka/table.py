@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from changefeed.reading.failures import Break
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.ledger import TableLedger
 from changefeed.verify.comparison.oracles import HIGHEST_POSITION, ChangeDifferences
 from changefeed.verify.comparison.table import TableCheck, Verified
 from changefeed.verify.kafka.rows import rows_of
 from changefeed.verify.kafka.stored import StoredLines, TableLines
-from changefeed.verify.result import Break, MessagesVerdict
+from changefeed.verify.result import MessagesVerdict
 from changefeed.verify.upstream.lives import Life
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from changefeed.reading.failures import Break, NotVerifiable
 from changefeed.sink.kafka.client import Cluster, error_of, raised
 from changefeed.verify.kafka.heads import Message, heads
 from changefeed.verify.kafka.stored import LinePosition, StoredLines
-from changefeed.verify.result import Break, NotVerifiable
 
 _BATCH = 4096  # messages
 _CALL_S = 10.0

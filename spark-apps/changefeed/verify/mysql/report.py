@@ -9,6 +9,8 @@ from pathlib import Path
 from changefeed.log.state import State
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.mysql import is_past, place_of
+from changefeed.reading.failures import NotVerifiable
+from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.mysql.definitions.check import compare
 from changefeed.sink.mysql.definitions.difference import Difference
@@ -17,9 +19,8 @@ from changefeed.sink.mysql.server import Row, Session
 from changefeed.spec.model import Changefeed
 from changefeed.verify.held import held
 from changefeed.verify.mysql.values import expression, of_downstream
-from changefeed.verify.progress import NoProgress, VerifyProgress
 from changefeed.verify.recorded import rules_of
-from changefeed.verify.result import NotVerifiable, RowsVerdict
+from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.at_rest import AtRest, at_rest
 from changefeed.verify.tables.comparison import RowComparison
 from changefeed.verify.upstream.expected import key_of
@@ -28,7 +29,7 @@ _PAGE = 1000  # rows
 
 
 async def verify(
-    changefeed: Changefeed, secrets_dir: Path | None = None, progress: VerifyProgress | None = None
+    changefeed: Changefeed, secrets_dir: Path | None = None, progress: ReadingProgress | None = None
 ) -> RowsVerdict:
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
     place = place_of(changefeed, secrets_dir)

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from changefeed.filter.selection import Selection
 from changefeed.log.state import State
+from changefeed.reading.progress import ReadingProgress
+from changefeed.reading.scratch import scratch_database
 from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.comparison.ledger import scratch_database
-from changefeed.verify.progress import VerifyProgress
 from changefeed.verify.recorded import StateLog, check_cluster, check_settled, rules_of, upstream_of
 from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.comparison import RowComparison
@@ -42,7 +42,7 @@ class AtRest:
     pd: PdClient
     db: duckdb.DuckDBPyConnection
     result: RowsVerdict
-    progress: VerifyProgress
+    progress: ReadingProgress
     time_zone: str = "UTC"  # in which TIMESTAMP is compared
 
     async def tables(self) -> list[TableInfo]:
@@ -90,7 +90,7 @@ class AtRest:
 
 
 @asynccontextmanager
-async def at_rest(changefeed: Changefeed, secrets_dir: Path | None, progress: VerifyProgress) -> AsyncIterator[AtRest]:
+async def at_rest(changefeed: Changefeed, secrets_dir: Path | None, progress: ReadingProgress) -> AsyncIterator[AtRest]:
     """The changefeed, and its upstream. Raises NotVerifiable when it runs, or has run meanwhile."""
     recorded = StateLog.of(changefeed, secrets_dir)
     progress.stage("the changefeed's log")

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from changefeed.errors import NotFound
 from changefeed.objectstore import ObjectStore
-from changefeed.verify.finality import PublishedFiles
-from changefeed.verify.result import NotVerifiable
+from changefeed.reading.failures import NotVerifiable
 
 METADATA = "metadata"
 OWNER = ".changefeed-owner.json"
@@ -58,6 +58,14 @@ class DirectoryFiles:
 
 def _numbered(name: re.Match[str], index: int) -> str:
     return f"CDC{index:0{len(name[1])}d}.{name[2]}"
+
+
+@dataclass(frozen=True)
+class PublishedFiles:
+    """`files`: the published ones by path, with their sizes in bytes; `checkpoint_ts` 0: none is published."""
+
+    checkpoint_ts: int
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass

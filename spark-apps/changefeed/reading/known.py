@@ -13,9 +13,9 @@ from changefeed.log.state import State
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.open import open_store
 from changefeed.owner.places import LOG
-from changefeed.verify.result import NotVerifiable
-from changefeed.verify.sink.files import owner
-from changefeed.verify.sink.formats import Format, read_formats
+from changefeed.reading.failures import NotVerifiable
+from changefeed.reading.layout.files import owner
+from changefeed.reading.rows.formats import Format, read_formats
 
 _CSV = Format(
     protocol="csv",

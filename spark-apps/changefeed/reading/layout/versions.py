@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from changefeed.objectstore import ObjectStore
-from changefeed.verify.consumer.schema_file import ConsumerSchemaFile, read_schema_file
-from changefeed.verify.consumer.walk import WalkedVersion, walk
-from changefeed.verify.result import Break
-from changefeed.verify.sink.files import SinkFiles, parse_json, read_layout
+from changefeed.reading.failures import Break
+from changefeed.reading.layout.files import SinkFiles, parse_json, read_layout
+from changefeed.reading.layout.walk import WalkedVersion, walk
+from changefeed.reading.schema.schema_file import ConsumerSchemaFile, read_schema_file
 
 _ASK_VERIFY = "Run changefeed verify for a full report."
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from changefeed.reading.layout.files import parse_json
+from changefeed.reading.schema.columns import TableColumn
 from changefeed.schema.ddl.actions import Action
-from changefeed.verify.consumer.columns import TableColumn
-from changefeed.verify.sink.files import parse_json
 
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 _VERBS: dict[int, frozenset[str]] = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from changefeed.verify.sink.files import OWNER, DirectoryFiles, SinkFiles
+from changefeed.reading.layout.files import OWNER, DirectoryFiles, SinkFiles
 
 _SCHEMA = re.compile(r"(?P<stem>[^/]+(?:/[^/]+)?)/meta/schema_(?P<version>\d+)_\d{10}\.json")
 _DIRECTORY = re.compile(r"(?P<stem>[^/]+/[^/]+)/(?P<version>\d+)(?P<rest>(?:/[^/]+)*)")

@@ -6,12 +6,14 @@ words. What is not needed to follow rows (types, options, indexes) is not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import sqlglot
 from sqlglot import TokenType
 from sqlglot.errors import SqlglotError
+
+from changefeed.reading.schema.columns import TableColumn
 
 Name = tuple[str, str]  # (database, table)
 
@@ -40,6 +42,12 @@ class ParsedStatement:
     def names(self, schema: str, table: str) -> bool:
         wanted = schema.lower(), table.lower()
         return any((one.lower(), other.lower()) == wanted for one, other in self.tables)
+
+    def unmade(self, before: Sequence[TableColumn], after: Sequence[TableColumn]) -> str:
+        """Where it does not make the columns after of those before, "" if it does."""
+        left = [column.name.lower() for column in before if column.name.lower() not in self.dropped]
+        made = {self.changed.get(name, name) for name in left} | set(self.added)
+        return ", ".join(sorted(made ^ {column.name.lower() for column in after}))
 
 
 def parse(query: str, schema: str) -> ParsedStatement | None:

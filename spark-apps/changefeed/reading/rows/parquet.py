@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from changefeed.verify.result import Break
-from changefeed.verify.sink.lines import LineShape
+from changefeed.reading.failures import Break
+from changefeed.reading.rows.lines import LineShape
 
 _META = ["_op", "_commit_ts"]
 _OLD = "_old"

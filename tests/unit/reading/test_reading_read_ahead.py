@@ -10,8 +10,8 @@ import pytest
 from changefeed.errors import NotFound
 from changefeed.objectstore import Object
 from changefeed.objectstore.local import LocalStore
-from changefeed.verify.sink.files import DirectoryFiles
-from changefeed.verify.sink.read_ahead import AHEAD_BYTES, AT_ONCE, read_ahead
+from changefeed.reading.layout.files import DirectoryFiles
+from changefeed.reading.layout.read_ahead import AHEAD_BYTES, AT_ONCE, read_ahead
 
 
 class Watched(LocalStore):

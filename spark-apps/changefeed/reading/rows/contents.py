@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from changefeed.verify.result import Break
-from changefeed.verify.sink import lines, parquet
-from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import LineShape
+from changefeed.reading.failures import Break
+from changefeed.reading.rows import lines, parquet
+from changefeed.reading.rows.formats import Format
+from changefeed.reading.rows.lines import LineShape
 
 
 def read_rows(body: bytes, path: str, shape: LineShape, fmt: Format, old: bool = False) -> Iterator[pa.Table]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class VerifyProgress(Protocol):
+class ReadingProgress(Protocol):
     """Stages follow each other."""
 
     def stage(self, name: str, total: int | None = None) -> None:

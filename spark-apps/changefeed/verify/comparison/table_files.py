@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 
 from changefeed.errors import NotFound
 from changefeed.objectstore import Object, ObjectStore
-from changefeed.verify.result import Break, Result
-from changefeed.verify.sink.contents import lowest_ts, read_rows
-from changefeed.verify.sink.formats import Format, Formats
-from changefeed.verify.sink.lines import LineShape
+from changefeed.reading.failures import Break
+from changefeed.reading.rows.contents import lowest_ts, read_rows
+from changefeed.reading.rows.formats import Format, Formats
+from changefeed.reading.rows.lines import LineShape
+from changefeed.verify.result import Result
 
 
 class TableFiles:

@@ -14,8 +14,8 @@ from typing import Any
 
 from changefeed.errors import NotFound
 from changefeed.objectstore import ObjectStore
+from changefeed.reading.failures import NotVerifiable
 from changefeed.schema.table_info import BLOBS, ColumnInfo
-from changefeed.verify.result import NotVerifiable
 
 _BINARY = {"canal-json": "latin-1", "parquet": ""}
 _RECORD = re.compile(r".*/\d{20}\.json")

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
-from changefeed.verify.result import Break
-from changefeed.verify.sink.formats import Format
+from changefeed.reading.failures import Break
+from changefeed.reading.rows.formats import Format
 
 _BLOCK = 8 << 20
 _HEADER = ["ticdc-meta$operation", "ticdc-meta$table", "ticdc-meta$schema", "ticdc-meta$commit-ts"]

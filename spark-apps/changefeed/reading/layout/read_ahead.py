@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from changefeed.objectstore import Object, ObjectStore
-from changefeed.verify.sink.files import DirectoryFiles
+from changefeed.reading.layout.files import DirectoryFiles
 
 AT_ONCE = 16
 #: Of files that wait or are on their way; one larger than this comes alone.

@@ -1,0 +1,1 @@
+"""What stands in a data file: rows, by protocol and compression."""

@@ -1,1 +1,0 @@
-"""The contents of a sink as its readers find them: files by directory, and their rows."""
