@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore.open import open_store
-from changefeed.owner.adoption import ticdc as ticdc_module
-from changefeed.owner.adoption.ticdc import adopt_ticdc
 from changefeed.reading.known import known_of
 from changefeed.reading.schema.schema_file import read_schema_file, schema_checksum
 from changefeed.tail.changes import TailedChanges
+from changefeed.ticdc import adoption as ticdc_module
+from changefeed.ticdc.adoption import adopt_ticdc
 from changefeed.upstream.access import Access
 from changefeed.verify.report import Locations, verify
 from changefeed_devcluster.tidb.schema import NewColumn

@@ -26,6 +26,7 @@ from changefeed.cli.sink.restore import restore
 from changefeed.cli.sink.tail import tail
 from changefeed.cli.sink.verify import verify
 from changefeed.cli.termination import termination_log, write_termination
+from changefeed.cli.ticdc import import_ticdc
 from changefeed.cli.tso import tso
 from changefeed.cli.ui import ui
 from changefeed.errors import ChangefeedError, Fenced
@@ -103,6 +104,15 @@ app.command(
   changefeed ui
   changefeed ui -f orders.yaml --driver 127.0.0.1:9464
   changefeed ui --state s3://cdc-state --address 127.0.0.1:0""",
+)
+app.command(
+    import_ticdc,
+    name="import",
+    help_epilogue="""Examples:
+  changefeed import --sink-uri "s3://lake/orders?protocol=csv" --config cf.toml --pd http://pd:2379 > orders.yaml
+  changefeed import --sink-uri "kafka://broker:9092/orders?protocol=canal-json" --name orders
+
+Options without an equivalent are listed as comments in the YAML and on standard error.""",
 )
 app.command(tso)
 app.command(resources, name="*")

@@ -16,10 +16,8 @@ from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman, OutputC
 from changefeed.log.log import Log
 from changefeed.log.records import CommitRecord
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner.adoption import ours as adoption_module
-from changefeed.owner.adoption import ticdc as ticdc_module
-from changefeed.owner.adoption.ours import adopt
-from changefeed.owner.adoption.ticdc import adopt_ticdc
+from changefeed.owner import adoption as adoption_module
+from changefeed.owner.adoption import adopt
 from changefeed.owner.alive import Alive
 from changefeed.owner.closing.undriven import close
 from changefeed.owner.places import service_id, upstream_access
@@ -27,6 +25,8 @@ from changefeed.owner.preparation.prepare import open_places, prepare
 from changefeed.owner.preparation.prepared import Prepared
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
+from changefeed.ticdc import adoption as ticdc_module
+from changefeed.ticdc.adoption import adopt_ticdc
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb

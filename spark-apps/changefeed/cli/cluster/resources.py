@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
@@ -157,50 +156,6 @@ def logs(
         sys.stdout.buffer.flush()
 
     cluster.log(name, tail, follow, write)
-
-
-@resources.command(
-    name="import",
-    help_epilogue="""Examples:
-  changefeed import --sink-uri "s3://lake/orders?protocol=csv" --config cf.toml --pd http://pd:2379 > orders.yaml
-  changefeed import --sink-uri "kafka://broker:9092/orders?protocol=canal-json" --name orders
-
-Options without an equivalent are listed as comments in the YAML and on standard error.""",
-)
-def import_ticdc(
-    *,
-    sink_uri: Annotated[str, Parameter(help="TiCDC's --sink-uri.")],
-    config: Annotated[Path | None, Parameter(help="TiCDC's --config, TOML.")] = None,
-    pd: Annotated[list[str] | None, Parameter(name="--pd", negative="", help="Address of the upstream's PD.")] = None,
-    start_ts: Annotated[str | None, Parameter(help="TiCDC's --start-ts.")] = None,
-    target_ts: Annotated[str | None, Parameter(help="TiCDC's --target-ts.")] = None,
-    name: Annotated[str, Parameter(help="Name of the Changefeed.")] = "imported",
-    namespace: Annotated[str | None, Parameter(name=["--namespace", "-n"], help="Its namespace.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Convert a TiCDC changefeed's sink URI and configuration into a Changefeed."""
-    from changefeed.cli.ticdc.config import TicdcSource, convert, to_yaml
-
-    converted = convert(TicdcSource(sink_uri, _toml(config), tuple(pd or ()), start_ts, target_ts, name, namespace))
-    if as_json:
-        write_json({"changefeed": converted.resource, "notes": list(converted.notes)})
-        return
-    sys.stdout.write(to_yaml(converted))
-    for note in converted.notes:
-        sys.stderr.write(f"note: {note}\n")
-
-
-def _toml(path: Path | None) -> dict[str, Any]:
-    import tomllib
-
-    if path is None:
-        return {}
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise InvalidSpec("--config", f"can't read {path}: {e.strerror}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise InvalidSpec("--config", f"{path} is not TOML: {e}") from e
 
 
 def _turn(cluster: ChangefeedCluster, name: str, paused: bool, seconds: float | None, as_json: bool) -> None:

@@ -38,7 +38,7 @@ def adopt(
     import asyncio
     from dataclasses import asdict
 
-    from changefeed.owner.adoption.ours import adopt as adopt_changefeed
+    from changefeed.owner.adoption import adopt as adopt_changefeed
 
     changefeed = read(file)
     if ticdc:
@@ -57,7 +57,7 @@ def _adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None, confirm: bool
     import asyncio
     from dataclasses import asdict
 
-    from changefeed.owner.adoption.ticdc import adopt_ticdc
+    from changefeed.ticdc.adoption import adopt_ticdc
 
     takeover = asyncio.run(adopt_ticdc(changefeed, secrets_dir, confirm))
     if as_json:

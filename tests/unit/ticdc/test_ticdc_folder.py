@@ -6,7 +6,7 @@ import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.storage.layout import Layout
-from changefeed.sink.storage.ticdc import check_fits
+from changefeed.ticdc.folder import check_fits
 
 START_TS = 449_000_000_000_000_000
 V = START_TS - 5

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from changefeed.cli.ticdc.config import Converted, TicdcSource, convert, to_yaml
-from changefeed.cli.ticdc.keys import KINDS, SAME, SAME_OF, SECRETS, WITHOUT
 from changefeed.spec.crd import crd
 from changefeed.spec.parse import parse
+from changefeed.ticdc.config import Converted, TicdcSource, convert, to_yaml
+from changefeed.ticdc.keys import KINDS, SAME, SAME_OF, SECRETS, WITHOUT
 
 _LARGE = "[sink.kafka-config.large-message-handle]\nlarge-message-handle-option"
 

@@ -1,7 +1,7 @@
 """`changefeed adopt --ticdc`: continues a changefeed in a folder that TiCDC wrote (docs/design/rules.md, Rule 7).
 
 TiCDC has no log, so it is unknown what the files hold above its checkpoint. The changefeed starts at the checkpoint, in
-directories of its own (sink/storage/ticdc.py). What TiCDC wrote above it is delivered a second time (sink-files.md).
+directories of its own (`folder`). What TiCDC wrote above it is delivered a second time (sink-files.md).
 
 1. *TiCDC is still writing.* Then `metadata` or the files change while they are being inspected. A TiCDC that is started
    later can't be detected; preventing that is up to whoever adopts.
@@ -25,7 +25,7 @@ from changefeed.log.records import StartRecord
 from changefeed.log.state import State
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
-from changefeed.owner.adoption.ours import check_adoptable
+from changefeed.owner.adoption import check_adoptable
 from changefeed.owner.preparation.checks import check_same
 from changefeed.owner.preparation.prepare import select
 from changefeed.owner.preparation.records import start_record
@@ -33,9 +33,9 @@ from changefeed.schema.snapshot import load_schema
 from changefeed.sink.storage.claim import is_mine, take
 from changefeed.sink.storage.layout import Layout
 from changefeed.sink.storage.metadata import published
-from changefeed.sink.storage.ticdc import check_fits
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
+from changefeed.ticdc.folder import check_fits
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import Safepoint

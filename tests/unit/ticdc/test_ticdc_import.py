@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 from changefeed.cli.main import main
-from changefeed.cli.ticdc.config import Converted, TicdcSource, convert, to_yaml
 from changefeed.errors import InvalidSpec
 from changefeed.spec.parse import parse
+from changefeed.ticdc.config import Converted, TicdcSource, convert, to_yaml
 
 CONFIG = """
 case-sensitive = true

@@ -16,7 +16,12 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 import yaml
 
-from changefeed.cli.ticdc.keys import (
+from changefeed.errors import InvalidSpec
+from changefeed.spec.field.quantity import format_size
+from changefeed.spec.names import API_VERSION, KIND
+from changefeed.spec.parse import parse
+from changefeed.spec.problem import InvalidResource
+from changefeed.ticdc.keys import (
     EXTENSION,
     FLAGS,
     KINDS,
@@ -35,11 +40,6 @@ from changefeed.cli.ticdc.keys import (
     WIDER,
     WITHOUT,
 )
-from changefeed.errors import InvalidSpec
-from changefeed.spec.field.quantity import format_size
-from changefeed.spec.names import API_VERSION, KIND
-from changefeed.spec.parse import parse
-from changefeed.spec.problem import InvalidResource
 
 _SINK_URI = "s3://bucket/folder?protocol=csv, mysql://user@host:port or kafka://host:port/topic?protocol=canal-json"
 _NO_URI = "no URI, or a password in it is not percent-encoded"

@@ -1,1 +1,0 @@
-"""Converts TiCDC configurations to Changefeeds."""

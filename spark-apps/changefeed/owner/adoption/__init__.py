@@ -1,1 +1,0 @@
-"""`changefeed adopt`: takes over a sink that something else wrote (docs/design/rules.md, Rule 7)."""
