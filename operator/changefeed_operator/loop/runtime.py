@@ -69,22 +69,22 @@ class Operator:
         self._connection = connection
         self._options = options
         self._exit_now = exit_now
-        self._stop = asyncio.Event()
-        self._metrics = Metrics()
-        self._seen = SeenObjects()
+        self.stopping = asyncio.Event()
+        self.metrics = Metrics()
+        self.seen = SeenObjects()
         self._lease_kube = Kube(connection, api.FIELD_MANAGER)
         identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._leadership = Leadership(self._lease_kube, options.lease_namespace, options.lease, identity)
-        self._kube = Kube(connection, api.FIELD_MANAGER, self._leadership.holds, self._metrics.count_request)
+        self._kube = Kube(connection, api.FIELD_MANAGER, self._leadership.holds, self.metrics.count_request)
         self._watch = Watch(
             connection,
             options.namespaces,
             options.selector,
             self._on_event,
             self._on_heard,
-            self._seen.clear,
+            self.seen.clear,
         )
-        self._reconciler = Reconciler(self._kube, self._seen, options.settings, self._metrics, decide, options.selector)
+        self._reconciler = Reconciler(self._kube, self.seen, options.settings, self.metrics, decide, options.selector)
         self._workers = Workers(Queue(options.workers), self._pass)
         self._heard: dict[tuple[str, str], float] = {}  # kind and namespace of a watch -> when last heard from
         self._refused: dict[str, str] = {}  # namespace -> why it can't be served
@@ -97,8 +97,8 @@ class Operator:
             open_things.push_async_callback(self._kube.close)
             open_things.push_async_callback(self._lease_kube.close)
             self._take_signals()
-            self._metrics.show(self._standing)
-            server, port = await serve(self._options.metrics_port, self._vitals, self._metrics.text)
+            self.metrics.show(self._standing)
+            server, port = await serve(self._options.metrics_port, self.vitals, self.metrics.text)
             open_things.push_async_callback(server.cleanup)
             await self._serve_page(open_things)
             open_things.push_async_callback(self._leadership.release)
@@ -123,27 +123,32 @@ class Operator:
     async def _changefeeds(self) -> Iterable[api.Json]:
         """The Changefeeds that this operator serves: from the watch caches, or listed while it does not watch."""
         if self._watches:
-            return self._seen.live().values()
+            return self.seen.live().values()
         lists = [await self._lease_kube.list(api.CHANGEFEED, each, self._options.selector) for each in self._namespaces]
         return [each for found in lists for each in found]
+
+    @property
+    def leads(self) -> bool:
+        """Whether it holds the Lease."""
+        return self._leadership.holds()
 
     def stop(self) -> None:
         """Shut down gracefully."""
         log.info("stopping")
-        self._stop.set()
+        self.stopping.set()
 
     async def _lead(self) -> int:
         """Work as the leader until told to stop; returns the exit code."""
-        work = asyncio.create_task(self._work(), name="work")
+        work = asyncio.create_task(self.work(), name="work")
         keep = asyncio.create_task(self._leadership.keep(), name="lease")
-        stop = asyncio.create_task(self._stop.wait(), name="stop")
+        stop = asyncio.create_task(self.stopping.wait(), name="stop")
         try:
             await asyncio.wait((work, keep, stop), return_when=asyncio.FIRST_COMPLETED)
             if keep.done():
                 log.critical("lost leadership", error=str(keep.exception()))
                 self._exit_now(Fenced.exit_code)
                 return 1
-            if work.done() and (work.exception() is not None or not self._stop.is_set()):
+            if work.done() and (work.exception() is not None or not self.stopping.is_set()):
                 log.critical("ended unexpectedly", error=str(work.exception()), exc_info=work.exception())
                 return 1
             return 0
@@ -155,10 +160,10 @@ class Operator:
                 task.cancel()
             await asyncio.gather(work, keep, stop, return_exceptions=True)
 
-    async def _work(self) -> None:
+    async def work(self) -> None:
         """Watch and work; returns after `Workers.stop`, raises when a watch ends."""
         await self._served()
-        if self._stop.is_set():
+        if self.stopping.is_set():
             return
         now = time.monotonic()
         self._heard = {(kind.kind, namespace): now for kind in WATCHED for namespace in self._namespaces}
@@ -188,7 +193,7 @@ class Operator:
 
     async def _served(self) -> None:
         """Return at `stop`, or once a namespace can be served: CRDs may be installed later than the operator."""
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             await self._look_at_namespaces(is_first=True)
             if not self._waits_for:
                 return
@@ -196,7 +201,7 @@ class Operator:
 
     async def _look_after_namespaces(self) -> None:
         """Until `stop`. A namespace that is gone or forbidden affects no other, and is served again once it is back."""
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             await self._sleep(LOOK_SECONDS)
             await self._look_at_namespaces()
 
@@ -225,7 +230,7 @@ class Operator:
     async def _sleep(self, seconds: float) -> None:
         """Sleep, or until `stop`."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
+            await asyncio.wait_for(self.stopping.wait(), seconds)
 
     @property
     def _waits_for(self) -> str:
@@ -234,8 +239,8 @@ class Operator:
 
     def _on_event(self, kind: api.Kind, event: str, manifest: Manifest) -> None:
         key = key_of(kind, manifest)
-        keys = {key} if kind is api.CHANGEFEED else self._seen.note_child(kind, key, event, manifest)
-        if kind is not api.CHANGEFEED or self._seen.note(key, event, manifest):
+        keys = {key} if kind is api.CHANGEFEED else self.seen.note_child(kind, key, event, manifest)
+        if kind is not api.CHANGEFEED or self.seen.note(key, event, manifest):
             for each in keys:
                 self._workers.add(each)
 
@@ -244,7 +249,7 @@ class Operator:
 
     async def _or_stop(self, what: Coroutine[Any, Any, None]) -> bool:
         """Await it; False if told to stop first."""
-        task, stop = asyncio.create_task(what), asyncio.create_task(self._stop.wait())
+        task, stop = asyncio.create_task(what), asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -267,7 +272,7 @@ class Operator:
                 ages[kind] = max(ages.get(kind, 0.0), now - heard)
         return ages
 
-    def _vitals(self) -> Vitals:
+    def vitals(self) -> Vitals:
         now = time.monotonic()
         queue = self._workers.queue
         return Vitals(
@@ -286,9 +291,9 @@ class Operator:
             queue_keys=queue.depth,
             queue_oldest=queue.oldest_age(time.monotonic()),
             running_passes=queue.running,
-            works=self._leadership.holds() and self._watches and not unready(self._vitals()),
+            works=self.leads and self._watches and not unready(self.vitals()),
             refused_namespaces=tuple(self._refused),
             failed_passes=queue.failing(),
             watch_ages={plurals[kind]: age for kind, age in self._watch_ages().items()},
-            changefeeds=self._seen.live(),
+            changefeeds=self.seen.live(),
         )

@@ -129,10 +129,10 @@ async def test_the_operator_serves_its_page_when_it_is_told_to_whether_it_leads_
     tasks = [asyncio.create_task(leads.run())]
     try:
         await shown(leads)
-        assert leads._leadership.holds()
+        assert leads.leads
         tasks += [asyncio.create_task(each.run()) for each in (waits, without)]
         await shown(waits)
-        assert not waits._leadership.holds()
+        assert not waits.leads
         assert without.web_port == 0
     finally:
         for operator in (waits, without, leads):

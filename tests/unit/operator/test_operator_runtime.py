@@ -82,7 +82,7 @@ class Process:
 
     @property
     def metrics(self) -> str:
-        return self.operator._metrics.text().decode()
+        return self.operator.metrics.text().decode()
 
     async def end(self) -> int:
         self.operator.stop()
@@ -136,9 +136,12 @@ async def test_a_namespace_that_is_forbidden_stops_only_itself(
     cluster.forbidden.add("bank")
     cluster.end_watches()
     await process.until(lambda: "refused_namespace_info{" in process.metrics)
-    long_ago = time.monotonic() - 2 * health.WATCH_DEAD
-    process.operator._heard |= {at: long_ago for at in process.operator._heard if at[1] == "bank"}
-    assert health.unready(process.operator._vitals()) == []
+    refused_at = time.monotonic()
+    cluster.end_watches()  # those of the other namespace come back, and only they are heard from
+    await process.until(
+        lambda: all(age < time.monotonic() - refused_at for age in process.operator.vitals().watch_ages.values())
+    )
+    assert health.unready(process.operator.vitals()) == []
     cluster.put(api.CHANGEFEED, feed(generation=2))
     await process.until(lambda: generation(cluster) == "2")
     assert await process.end() == 0
@@ -147,10 +150,10 @@ async def test_a_namespace_that_is_forbidden_stops_only_itself(
 async def test_a_leader_that_can_serve_nothing_does_not_say_that_it_leads(cluster: TinyCluster) -> None:
     cluster.forbidden.add("bank")
     process = Process(cluster, namespaces=("bank",))
-    await process.until(lambda: process.operator._waits_for)
-    assert process.operator._leadership.holds()
+    await process.until(lambda: process.operator.vitals().waits_for)
+    assert process.operator.leads
     assert "leader_info 0.0" in process.metrics
-    assert "cannot list" in health.unready(process.operator._vitals())[0]
+    assert "cannot list" in health.unready(process.operator.vitals())[0]
     assert await process.end() == 0
 
 
@@ -171,7 +174,7 @@ async def test_a_child_deleted_while_a_watch_had_lost_its_place_is_missed(
     cluster.put(api.CHANGEFEED, feed())
     process = Process(cluster)
     await process.until(lambda: generation(cluster) == "1")
-    await process.until(lambda: process.operator._seen.children(("shop", "orders")))
+    await process.until(lambda: process.operator.seen.children(("shop", "orders")))
     quiet = len(cluster.asked)
 
     cluster.deaf = True
@@ -195,7 +198,7 @@ async def test_a_changefeed_deleted_while_a_watch_had_lost_its_place_is_forgotte
     cluster.remove(api.CHANGEFEED, "shop", "items")
     cluster.deaf = False
     cluster.expire_watches()
-    await process.until(lambda: set(process.operator._seen.live()) == {("shop", "orders")})
+    await process.until(lambda: set(process.operator.seen.live()) == {("shop", "orders")})
     assert await process.end() == 0
 
 
@@ -205,22 +208,25 @@ async def test_passes_over_what_does_not_change_read_nothing(
     cluster.put(api.CHANGEFEED, feed())
     process = Process(cluster)
     await process.until(lambda: generation(cluster) == "1")
-    await process.until(lambda: process.operator._seen.children(("shop", "orders")))
-    await process.until(lambda: not process.operator._workers.queue.depth + process.operator._workers.queue.running)
+    await process.until(lambda: process.operator.seen.children(("shop", "orders")))
+    await process.until(lambda: _count(process, _QUEUED) + _count(process, _RUNNING) == 0)
+    child = cluster.find(api.CONFIG_MAP, "shop", "orders")
+    assert child is not None
     read, passes = (_count(process, name) for name in (_READS, _PASSES))
     for number in range(1, 4):
-        process.operator._workers.add(("shop", "orders"))
+        cluster.put(api.CONFIG_MAP, child)  # watches tell of it
         await process.until(lambda number=number: _count(process, _PASSES) >= passes + number)
     assert _count(process, _READS) == read
     assert await process.end() == 0
 
 
 _READS = 'changefeed_operator_requests_total{type="GET"} '
+_QUEUED, _RUNNING = "changefeed_operator_queue_keys_count ", "changefeed_operator_running_passes_count "
 _PASSES = 'changefeed_operator_reconciles_total{state="done"} '
 
 
 def _count(process: Process, name: str) -> float:
-    return float(process.metrics.partition(name)[2].split()[0])
+    return float(process.metrics.partition(f"\n{name}")[2].split()[0])
 
 
 async def test_a_storm_of_errors_on_a_watch_does_not_end_it(
@@ -252,7 +258,7 @@ async def test_it_ends_at_once_while_it_waits_for_a_crd(cluster: TinyCluster, mo
     monkeypatch.setattr(runtime, "WAIT_SECONDS", 3600.0)
     cluster.fail("GET", "/apis/sparkoperator.k8s.io/v1beta2/sparkapplications", refusal(404, "NotFound"))
     process = Process(cluster)
-    await process.until(lambda: process.operator._waits_for)
+    await process.until(lambda: process.operator.vitals().waits_for)
     assert await process.end() == 0
 
 
@@ -260,11 +266,11 @@ async def test_work_that_ends_at_the_moment_of_the_stop_ends_well(
     cluster: TinyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(operator: Operator) -> None:
-        await operator._stop.wait()
+        await operator.stopping.wait()
 
-    monkeypatch.setattr(Operator, "_work", work)
+    monkeypatch.setattr(Operator, "work", work)
     process = Process(cluster)
-    await process.until(process.operator._leadership.holds)
+    await process.until(lambda: process.operator.leads)
     assert await process.end() == 0
 
 
@@ -273,9 +279,9 @@ async def test_a_crd_that_comes_later_is_waited_for(cluster: TinyCluster) -> Non
     cluster.fail("GET", path, *(refusal(404, "NotFound") for _ in range(3)))
     cluster.put(api.CHANGEFEED, feed())
     process = Process(cluster)
-    await process.until(lambda: "SparkApplication" in process.operator._waits_for)
+    await process.until(lambda: "SparkApplication" in process.operator.vitals().waits_for)
     await process.until(lambda: generation(cluster) == "1")
-    assert process.operator._waits_for == ""
+    assert process.operator.vitals().waits_for == ""
     assert await process.end() == 0
 
 
@@ -293,8 +299,11 @@ async def test_a_standby_does_nothing_until_the_leader_is_gone(cluster: TinyClus
     first = Process(cluster)
     await first.until(lambda: generation(cluster) == "1")
     second = Process(cluster)
-    await second.until(lambda: second.operator._leadership.election._seen)
-    assert not second.operator._leadership.holds()
+    holder = cluster.objects[LEASE_PATH]["spec"]["holderIdentity"]
+    asked = time.monotonic()
+    await second.until(lambda: second.operator.vitals().lease_age < time.monotonic() - asked)
+    assert not second.operator.leads
+    assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == holder
     watches = sum(map(len, cluster.watches.values()))
     assert watches == len(watch.WATCHED)
     assert await first.end() == 0
@@ -308,7 +317,7 @@ async def test_a_standby_ends_when_told_to(cluster: TinyCluster) -> None:
     metadata = {"namespace": "ops", "name": "changefeed-operator"}
     cluster.put(LEASE, {"apiVersion": LEASE.api_version, "kind": "Lease", "metadata": metadata, "spec": holder})
     process = Process(cluster)
-    await process.until(lambda: process.operator._leadership.election._seen)
+    await process.until(lambda: any(asked.path == LEASE_PATH for asked in cluster.asked))
     assert await process.end() == 0
     assert cluster.objects[LEASE_PATH]["spec"] == holder
 
@@ -358,11 +367,14 @@ def test_bad_options_are_said_plainly(capsys: pytest.CaptureFixture[str], monkey
 def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given: list[tuple[Connection, OperatorOptions]] = []
 
-    async def ran(connection: Connection, options: OperatorOptions) -> int:
-        given.append((connection, options))
-        return 0
+    class Given:
+        def __init__(self, connection: Connection, options: OperatorOptions) -> None:
+            given.append((connection, options))
 
-    monkeypatch.setattr("changefeed_operator.__main__._run", ran)
+        async def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr("changefeed_operator.__main__.Operator", Given)
     monkeypatch.setattr("changefeed_operator.__main__.start_logging", lambda level: None)
     kubeconfig = tmp_path / "config"
     clusters = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]
