@@ -69,7 +69,7 @@ class Shop(World):
 
 
 def checkpoint_of(run: Run) -> int:
-    return 0 if run.driver is None else run.driver._publication.checkpoint_ts
+    return 0 if run.driver is None else run.driver.publication.checkpoint_ts
 
 
 @pytest.fixture

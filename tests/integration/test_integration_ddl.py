@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,9 +111,7 @@ async def test_a_run_that_is_killed_between_two_ddls_goes_on_behind_the_first(wo
     wide = world.tidb.add_column(world.orders, NOTE)
     first = world.tidb.last_ddl_ts
     await run.until(lambda: world.records("ddl")[1:], "two DDLs are written")
-    assert run._outcome is not None
-    run._outcome.cancel()
-    await asyncio.wait([run._outcome])
+    await run.killed()
     insert(world, wide, range(1, 3), name="a", note="x")
     wider = world.tidb.add_column(wide, NewColumn("more", "int", nullable=True))
     second = world.tidb.last_ddl_ts
@@ -147,9 +144,7 @@ async def test_rule_9_rows_of_a_column_that_is_modified_have_the_definition_in_f
         known = table
         if table.info.column("price").type.is_text and run is not None:
             await settled(world, run)
-            assert run._outcome is not None
-            run._outcome.cancel()
-            await asyncio.wait([run._outcome])
+            await run.killed()
             run = None
     shown = world.tidb.last_ddl_ts
     again = world.run()

@@ -6,7 +6,6 @@ hold: 300 DDLs, 20 kills; what came out is written there.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -80,14 +79,7 @@ def at_work(*workers: Callable[[threading.Event], object]) -> Iterator[None]:
 
 def made(run: Run) -> float:
     """How many plans the run has recorded so far."""
-    return run.driver._registry.total("changefeed_owner_plans_total") if run.driver is not None else 0.0
-
-
-async def kill(run: Run) -> None:
-    """Without a word, as SIGKILL."""
-    assert run._outcome is not None
-    run._outcome.cancel()
-    await asyncio.wait([run._outcome])
+    return run.driver.registry.total("changefeed_owner_plans_total") if run.driver is not None else 0.0
 
 
 async def test_rule_1_and_9_a_storm_of_ddls_is_followed_by_a_run_that_is_killed_again_and_again(
@@ -104,7 +96,7 @@ async def test_rule_1_and_9_a_storm_of_ddls_is_followed_by_a_run_that_is_killed_
             plans, due = rng.randint(1, 12 if EVIDENCE else 4), (number + 1) * ddls // (kills + 1)
             await run.until(lambda: made(run) > plans, f"{plans} plans are made")  # noqa: B023
             await run.until(lambda: storm.done.total() >= due, f"{due} DDLs are run")  # noqa: B023
-            await kill(run)
+            await run.killed()
         run = world.run(filter={"rules": RULES})
         await run.until(lambda: storm.done.total() >= ddls, "the last DDL is run")
     end = world.tidb.now()

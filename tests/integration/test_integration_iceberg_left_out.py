@@ -47,7 +47,7 @@ def ids(world: World, name: str) -> list[int]:
 
 async def published(world: World, run: Run) -> None:
     now = world.tidb.now()
-    await run.until(lambda: run.driver is not None and run.driver._publication.checkpoint_ts >= now, "all is published")
+    await run.until(lambda: run.driver is not None and run.driver.publication.checkpoint_ts >= now, "all is published")
 
 
 async def test_what_is_planned_of_a_table_that_is_left_out_holds_up_no_other(tmp_path: Path) -> None:

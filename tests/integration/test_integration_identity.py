@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from changefeed.errors import Fenced, SnapshotLostByGC, Superseded
-from changefeed.owner import driver as driver_module
 from changefeed.owner.closing.undriven import NothingToHold, close, hold
-from changefeed.owner.driver import Outcome, RunOptions
+from changefeed.owner.driver import Outcome, RunOptions, run_on_loop
 from changefeed.owner.places import service_id, state_location
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
@@ -81,7 +80,7 @@ async def test_a_deleted_resource_created_anew_with_its_state_id_goes_on(world: 
     # Whatever of the first turns up does nothing, its close included.
     for attempt in (2, 8):
         with pytest.raises(Superseded, match="Changefeed sales/moved, uid uid-2, has taken over"):
-            await driver_module._run(first, RunOptions(metrics_port=0, attempt=attempt), InProcessExecution(), Seen())
+            await run_on_loop(first, RunOptions(metrics_port=0, attempt=attempt), InProcessExecution(), Seen())
     assert not await close(first)
     assert await hold(first) == NothingToHold("another Changefeed with its spec.state.id has taken over")
     assert holders(world) == [service_id(first)]

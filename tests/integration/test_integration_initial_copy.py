@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +47,6 @@ async def verified(world: World) -> Result:
     return result
 
 
-async def killed(run: Run) -> None:
-    """As a lost driver: nothing is drained."""
-    assert run._outcome is not None
-    run._outcome.cancel()
-    with suppress(asyncio.CancelledError):
-        await run._outcome
-
-
 def copied_chunks(world: World) -> int:
     """How many are in committed files."""
     return sum(len(record["files"]) for record in world.records("commit"))
@@ -74,7 +64,7 @@ async def test_rows_of_before_come_once_while_others_are_written_and_drivers_die
         await run.until(lambda before=before: copied_chunks(world) > before, "a chunk is copied")
         world.insert(range(21_000 + 100 * turn, 21_100 + 100 * turn))
         world.cluster.split(record_key(world.orders.id, 1300 + 1000 * turn))
-        await killed(run)
+        await run.killed()
     (recorded,) = world.records("copy")
     (bounds,) = (table["bounds"] for table in recorded["tables"])
     assert len(bounds) >= 11
@@ -121,6 +111,6 @@ async def test_people_are_told_how_far_it_is_and_what_can_not_be_changed(world: 
     run = copying(world, scanRate=SLOW)
     await run.until(lambda: any("; copied 0 %" in each.state for each in run.view.progress), "it is said")
     await run.until(lambda: "left" in run.view.progress[-1].state, "it is known for how long")
-    await killed(run)
+    await run.killed()
     with pytest.raises(InvalidSpec, match=r"spec\.initialCopy: it differs from true"):
         await world.run().outcome()

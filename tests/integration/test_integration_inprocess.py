@@ -14,7 +14,7 @@ import pytest
 from changefeed import errors
 from changefeed.eventstore import writer as segment_writer
 from changefeed.owner import driver as driver_module
-from changefeed.owner import patience, publication
+from changefeed.owner import patience
 from changefeed.owner.pulling.spans import Spans
 from changefeed.puller.task import PullerJob
 from changefeed.sink import file_sink
@@ -214,7 +214,7 @@ async def test_a_view_that_breaks_ends_the_run(world: World) -> None:
         await run.outcome()
 
 
-async def test_drain_deadline_says_where_it_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drain_deadline_says_where_it_goes_on(world: World) -> None:
     class Stuck(InProcessExecution):
         """No pipeline task ever comes."""
 
@@ -247,7 +247,7 @@ async def test_a_second_signal_ends_the_process_at_once(world: World, monkeypatc
     await run.outcome()
 
 
-async def test_upstream_away_for_a_while_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_upstream_away_for_a_while_is_waited_for(world: World) -> None:
     asked = []
 
     async def ask() -> int:
@@ -259,25 +259,23 @@ async def test_upstream_away_for_a_while_is_waited_for(world: World, monkeypatch
     why: list[str] = []
     assert await patience.answered(ask, why.append) == 7
     assert why == ["PD does not answer."] * 2
-    monkeypatch.setattr(patience, "_UPSTREAM_PATIENCE_S", 0.0)
     asked.clear()
     with pytest.raises(
         errors.Unavailable, match=r"The upstream has not answered for 0 s\. PD does not answer"
     ) as caught:
-        await patience.answered(ask, why.append)
+        await patience.answered(ask, why.append, for_s=0.0)
     assert caught.value.exit_code == 69
 
 
 async def test_rule_14_a_safepoint_that_is_lost_ends_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "_SAFEPOINT_INTERVAL_S", 0.01)
-    run = world.run()
+    run = world.run(pace={"safepoint_s": 0.01})
     await run.until(lambda: run.view.progress, "the driver runs")
 
     async def hold(*_: object) -> NoReturn:
         raise errors.NeedsHuman("SnapshotLostByGC: it is gone.")
 
     assert run.driver is not None
-    monkeypatch.setattr(run.driver._prepared.safepoint, "hold", hold)
+    monkeypatch.setattr(run.driver.prepared.safepoint, "hold", hold)
     with pytest.raises(errors.NeedsHuman, match="SnapshotLostByGC"):
         await run.outcome()
 
@@ -287,7 +285,7 @@ async def test_rule_14_what_a_puller_misses_and_is_written_by_now_is_not_lost(wo
     world.insert(range(1, 11))
     await written(world, run, 10)
     assert run.driver is not None
-    run.driver._fail(errors.SnapshotLostByGC("SnapshotLostByGC: it is gone."))  # what is before the checkpoint
+    run.driver.fail(errors.SnapshotLostByGC("SnapshotLostByGC: it is gone."))  # what is before the checkpoint
     with pytest.raises(errors.Unavailable, match="it is gone") as caught:
         await run.outcome()
     assert "Nothing is lost" in caught.value.next_step
@@ -298,9 +296,8 @@ async def test_rule_14_what_a_puller_misses_and_is_written_by_now_is_not_lost(wo
     assert world.ids() == list(range(1, 21))
 
 
-async def test_the_log_is_folded_while_it_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publication, "_FOLD_AFTER", 4)
-    run = world.run()
+async def test_the_log_is_folded_while_it_runs(world: World) -> None:
+    run = world.run(pace={"fold_after": 4})
     for step in range(4):
         world.insert(range(step * 10 + 1, step * 10 + 11))
         await written(world, run, step * 10 + 10)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from changefeed.errors import ChangefeedError, InvalidSpec, Unavailable
 from changefeed.objectstore import Location
-from changefeed.owner import driver as driver_module
 from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.upstream.safepoint import Safepoint
@@ -40,8 +39,7 @@ async def test_museum_upstream_history_is_released_before_the_own_checkpoint_is_
         return bool(held) and held[-1][0] >= ts
 
     monkeypatch.setattr(Safepoint, "hold", noted)
-    monkeypatch.setattr(driver_module, "_SAFEPOINT_INTERVAL_S", 0.01)
-    run = world.run()
+    run = world.run(pace={"safepoint_s": 0.01})
     for step in range(3):
         last = world.insert(range(step * 10 + 1, step * 10 + 11))
         await run.until(partial(follows, last), "the hold has followed the checkpoint")

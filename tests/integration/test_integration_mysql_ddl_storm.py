@@ -9,7 +9,6 @@ server.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -35,7 +34,7 @@ from changefeed_devcluster.workload import ddl_storm, random_values, storm_table
 from changefeed_devcluster.workload.ddl_storm import DdlStorm
 from changefeed_devcluster.workload.storm import NothingToAlter
 from conftest import Changefeed, Upstream, wait_for
-from integration_inprocess import Run, new_world
+from integration_inprocess import new_world
 from integration_killer import Killer
 from integration_mariadb import MariaDb, running
 from integration_story import Story
@@ -164,13 +163,6 @@ def check_end(database: MariaDb, storm: DdlStorm, seen: Syncpoints, least: int) 
     assert database.query("SELECT * FROM information_schema.columns WHERE column_comment = 'executed'") == []
 
 
-async def kill(run: Run) -> None:
-    """Without a word. A DDL that is under way goes on in its thread, until it is fenced or done."""
-    assert run._outcome is not None
-    run._outcome.cancel()
-    await asyncio.wait([run._outcome])
-
-
 async def test_a_storm_of_ddls_leaves_the_upstreams_tables_and_rows_at_every_syncpoint(
     new_storm: Callable[[Tidb], DdlStorm], database: MariaDb, tmp_path: Path
 ) -> None:
@@ -187,10 +179,10 @@ async def test_a_storm_of_ddls_leaves_the_upstreams_tables_and_rows_at_every_syn
                     due = (number + 1) * ddls // (kills + 1)
                     await run.until(lambda: run.driver is not None, "it has taken the changefeed over")  # noqa: B023
                     await run.until(lambda: storm.done.total() >= due or seen.different, f"{due} DDLs are run")  # noqa: B023
-                    await kill(run)
+                    await run.killed()
             last = world.run(**spec, targetTs=str(world.tidb.now()))
-            assert last._outcome is not None
-            outcome = await last._outcome  # of most of the DDLs
+            assert last.ended is not None
+            outcome = await last.ended  # of most of the DDLs
         assert outcome.state == "finished"
         check_end(database, storm, seen, least=2)
         verdict = await verify(world.changefeed(**spec, targetTs=str(outcome.checkpoint_ts)))

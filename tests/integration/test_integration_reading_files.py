@@ -132,7 +132,7 @@ async def written(place: Place, name: str) -> dict[int, tuple[Any, ...]]:
         filter={"rules": ["bank.*"]}, state={"uri": (folder / f"state-{name}").as_uri()}, sink={"storage": sink}
     )
     now = world.tidb.now()
-    await run.until(lambda: run.driver is not None and run.driver._publication.checkpoint_ts >= now, "all is published")
+    await run.until(lambda: run.driver is not None and run.driver.publication.checkpoint_ts >= now, "all is published")
     await run.drained()
     (folder / name / "metadata").write_text(json.dumps({"checkpoint-ts": place.checkpoint}))
     return place.rows

@@ -44,18 +44,18 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(segment_writer, "sort_segment", sort_segment)
     limits = Limits(roll_interval=ROLL_S, buffer_bytes=BUFFER_BYTES)
     monkeypatch.setattr("integration_inprocess.LIMITS", limits)
-    monkeypatch.setattr("changefeed.owner.alive._FRESH_MS", 0)
+    monkeypatch.setattr("changefeed.owner.alive.FRESH_MS", 0)
     return left
 
 
 def total(run: Run, metric: str) -> float:
     assert run.driver is not None
-    return run.driver._registry.total(metric)
+    return run.driver.registry.total(metric)
 
 
 def in_buffer(run: Run) -> bool:
     assert run.driver is not None
-    readers = run.driver._owner.spans.files.readers
+    readers = run.driver.owner.spans.files.readers
     return 0 in readers and readers[0].in_buffer
 
 

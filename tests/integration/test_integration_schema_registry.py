@@ -272,9 +272,9 @@ async def test_a_run_waits_for_the_registry_and_says_so(
     run = changefeed.start_here()
 
     def is_said() -> bool:
-        error = run.driver._meter._last_error if run.driver is not None else None
+        error = json.loads(run.driver.status())["lastError"] if run.driver is not None else None
         is_waiting = run.view.progress and run.view.progress[-1].state.startswith("Waiting for a store")
-        return bool(is_waiting and error and re.search("The schema registry at .* answers 503", error.message))
+        return bool(is_waiting and error and re.search("The schema registry at .* answers 503", error["message"]))
 
     await run.until(is_said, "the view and the status say it")
     with pytest.MonkeyPatch.context() as patched:

@@ -85,8 +85,8 @@ class Feed:
         run = self.start()
 
         def is_said() -> bool:
-            error = run.driver._meter._last_error if run.driver is not None else None
-            return error is not None and re.search(why, error.message) is not None
+            error = json.loads(run.driver.status())["lastError"] if run.driver is not None else None
+            return error is not None and re.search(why, error["message"]) is not None
 
         await run.until(is_said, "it says why it waits")
         with pytest.MonkeyPatch.context() as patched:

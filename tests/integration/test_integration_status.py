@@ -13,11 +13,9 @@ from changefeed.log.log import Log
 from changefeed.log.records import EpochRecord
 from changefeed.model.tso import physical_ms, to_datetime
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner import driver as driver_module
-from changefeed.owner.driver import RunOptions
+from changefeed.owner.driver import Driver, RunOptions
 from changefeed.owner.pod import Pod
 from changefeed.owner.reporting import status as status_module
-from changefeed.owner.reporting import status_writer as module
 from changefeed.owner.reporting.status_writer import Applied, StatusWriter
 from integration_api_server import ApiServer, api_server
 from integration_inprocess import InProcessExecution, Run, World, new_world
@@ -47,7 +45,11 @@ def writer(api: ApiServer) -> StatusWriter:
 
 
 def reporting_run(world: World, api: ApiServer, **spec: object) -> Run:
-    return Run(world.changefeed(**spec), InProcessExecution(), RunOptions(metrics_port=0, status=writer(api))).start()
+    return Run(world.changefeed(**spec), InProcessExecution(), options(api)).start()
+
+
+def options(api: ApiServer) -> RunOptions:
+    return RunOptions(metrics_port=0, status=writer(api))
 
 
 async def test_a_write_is_a_server_side_apply_of_the_drivers_own_fields(api: ApiServer) -> None:
@@ -122,27 +124,28 @@ async def test_rule_22_the_run_goes_on_without_the_api_server(world: World, api:
     outcome = await run.drained()
     assert outcome.checkpoint_ts == world.checkpoint()
     assert run.driver is not None
-    failed = run.driver._registry.total("changefeed_owner_status_errors_total")
+    failed = run.driver.registry.total("changefeed_owner_status_errors_total")
     assert failed == len(api.asked) > 0
-    assert all(physical_ms(int(said["checkpointTs"])) <= run.driver._meter.pd_ms for said in api.statuses())
+    assert all(physical_ms(int(said["checkpointTs"])) <= run.driver.meter.pd_ms for said in api.statuses())
 
 
 async def test_a_fenced_driver_writes_nothing(world: World, api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_STEP_S", 0.01)
-    run = reporting_run(world, api)
-    await run.until(lambda: api.asked, "it has said something")
-    before = len(api.asked)
+    confirmed: list[Driver] = []
+    is_fenced = False
 
-    async def fenced() -> None:
-        raise Fenced("Epoch 2 runs.")
+    async def confirm(driver: Driver) -> None:
+        if is_fenced:
+            raise Fenced("Epoch 2 runs.")
+        confirmed.append(driver)
 
-    assert run.driver is not None
-    assert run.driver._reports is not None
-    monkeypatch.setattr(run.driver._reports, "_confirm", fenced)
-    monkeypatch.setattr(run.driver._reports._status, "due", run.driver._reports._status.last)
+    monkeypatch.setattr(Driver, "say_alive", confirm)
+    monkeypatch.setattr(status_module, "EVERY_S", 0.0)
+    run = Run(world.changefeed(), InProcessExecution(), options(api), report_s=0.01).start()
+    await run.until(lambda: len(api.asked) > 1, "it says something again and again")
+    is_fenced = True
     with pytest.raises(Fenced):
         await run.outcome()
-    assert len(api.asked) == before
+    assert len(api.asked) == len(confirmed)
 
 
 async def test_a_driver_that_was_taken_over_has_no_last_word(world: World, api: ApiServer) -> None:
@@ -194,11 +197,11 @@ async def test_settings_that_were_accepted_are_applied_while_it_runs(
         def _write(self, *_: object) -> None:
             self._stopping.wait()
 
-    monkeypatch.setattr(status_module, "_EVERY_S", 0.1)
-    monkeypatch.setattr(status_module, "_AT_MOST_EVERY_S", 0.0)
-    monkeypatch.setattr(module, "_STEP_S", 0.05)
-    monkeypatch.setattr(driver_module, "_SAFEPOINT_INTERVAL_S", 3600.0)  # another TTL is not waited for
-    run = Run(world.changefeed(), Stuck(), RunOptions(metrics_port=0, status=writer(api))).start()
+    monkeypatch.setattr(status_module, "EVERY_S", 0.1)
+    monkeypatch.setattr(status_module, "AT_MOST_EVERY_S", 0.0)
+    another_ttl_is_not_waited_for = 3600.0
+    pace = {"report_s": 0.05, "safepoint_s": another_ttl_is_not_waited_for}
+    run = Run(world.changefeed(), Stuck(), options(api), **pace).start()
     await run.until(lambda: api.asked, "it has reported")
     was = {"lagThreshold": "1m", "drainTimeout": "1m", "upstream.safepointTtl": "24h"}
     assert api.statuses()[-1]["appliedSettings"] == was
@@ -208,7 +211,7 @@ async def test_settings_that_were_accepted_are_applied_while_it_runs(
     edited = {"lagThreshold": "1s", "drainTimeout": "2s", "upstream.safepointTtl": "1h"}
     api.settings = {**edited, "lagThreshold": "for ever"}
     assert run.driver is not None
-    failed = run.driver._registry.total
+    failed = run.driver.registry.total
     await run.until(lambda: failed("changefeed_owner_status_errors_total"), "what can't be read is counted")
     assert api.statuses()[-1]["appliedSettings"] == was, "all of them or none"
     api.settings = {**edited, "of.a.later.version": "1"}

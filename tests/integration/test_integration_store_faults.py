@@ -43,7 +43,7 @@ MEMORY_QUOTA = 128 << 10
 
 def registry_of(run: Run) -> Registry:
     assert run.driver is not None
-    return run.driver._registry
+    return run.driver.registry
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -54,7 +54,6 @@ async def shared(
     with pytest.MonkeyPatch.context() as patched, new_feed(server, tmp_path_factory.mktemp("shared")) as (feed, proxy):
         surround(patched)
         patched.setattr(driver_module, "Quota", lambda _: Quota(EVENT_QUOTA))
-        patched.setattr(driver_module, "_PLAN_BYTES", EVENT_QUOTA // 4)
         patched.setattr("integration_inprocess.LIMITS", Limits(MEMORY_QUOTA, roll_interval=ROLL_S))
         async with running_feed(feed) as run:
             yield feed, proxy, run

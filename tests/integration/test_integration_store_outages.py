@@ -14,7 +14,6 @@ from changefeed.log.log import Log
 from changefeed.log.records import EpochRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, open_store
-from changefeed.owner import publication
 from changefeed.owner.reporting import progress as progress_module
 from changefeed.sink.storage.layout import METADATA, parse_index_path
 from integration_failing_store import SINK, STATE, Feed, everything, new_feed, run_once, running_feed, surround, writes
@@ -52,8 +51,8 @@ async def test_a_store_that_stays_away_ends_the_run_and_a_later_one_goes_on(
         await feed.caught_up(run)
         patched.setattr(progress_module, "RUN_S", 1.0)
         assert run.driver is not None
-        run.driver._publication._patience._limit_s = 1.0
-        run.driver._prepared.log.patience._limit_s = 1.0
+        run.driver.publication.patience.limit_s = 1.0
+        run.driver.prepared.log.patience.limit_s = 1.0
         proxy.strike = writes(REFUSED, below)
         with pytest.raises(errors.Unavailable, match=r"has failed for 1 s\. .*503 SlowDown") as caught:
             await run.outcome()
@@ -117,12 +116,10 @@ def listings(fault: str) -> Callable[[str, str], str]:
     return lambda method, path: fault if method == "GET" and "list-type=2" in path else ""
 
 
-async def test_rule_5_a_run_whose_listings_are_stale_loses_nothing(
-    own: tuple[Feed, FaultyProxy], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rule_5_a_run_whose_listings_are_stale_loses_nothing(own: tuple[Feed, FaultyProxy]) -> None:
     """It lists to clean up only: what it does not see is left over."""
     feed, proxy = own
-    monkeypatch.setattr(publication, "_FOLD_AFTER", 6)
+    feed.pace["fold_after"] = 6
     proxy.freeze()
     proxy.strike = listings(STALE)
     await run_once(feed)
@@ -133,12 +130,10 @@ async def test_rule_5_a_run_whose_listings_are_stale_loses_nothing(
     await feed.holds()
 
 
-async def test_rule_5_a_start_that_sees_an_old_listing_of_the_log_is_refused(
-    own: tuple[Feed, FaultyProxy], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rule_5_a_start_that_sees_an_old_listing_of_the_log_is_refused(own: tuple[Feed, FaultyProxy]) -> None:
     """It would not see the newest snapshot, take the log for one that has just begun, and write everything again."""
     feed, proxy = own
-    monkeypatch.setattr(publication, "_FOLD_AFTER", 6)
+    feed.pace["fold_after"] = 6
     proxy.freeze()  # what is listed first, when there is nothing, is what the second start will see
     await run_once(feed)
     assert any("snapshot" in path for path, _ in feed.state.list("log"))
@@ -172,7 +167,7 @@ async def test_more_than_a_thousand_objects_in_a_folder(
         (old / f"{number:020}.arrow").write_bytes(b"")
     async with running_feed(feed) as run:
         assert run.driver is not None
-        assert run.driver._prepared.epoch == state.epoch.number + 1011
+        assert run.driver.prepared.epoch == state.epoch.number + 1011
         assert not [path for path, _ in feed.state.list("events") if "1-old" in path]
         assert proxy.pages >= 4, "in pages"
     await feed.holds()

@@ -57,9 +57,7 @@ def write(world: World, number: int) -> int:
 
 
 async def published(run: Run, ts: int) -> None:
-    await run.until(
-        lambda: run.driver is not None and run.driver._publication.checkpoint_ts >= ts, f"{ts} is published"
-    )
+    await run.until(lambda: run.driver is not None and run.driver.publication.checkpoint_ts >= ts, f"{ts} is published")
 
 
 def shown(changes: list[TailedChange]) -> list[tuple[Any, ...]]:

@@ -102,7 +102,7 @@ async def test_a_pd_that_stops_allowing_a_runs_name_is_named_until_it_allows_it_
 def _status(run: Run) -> tuple[str, str, str]:
     """What `/status` answers: the state, a sentence, the kind of the last error."""
     assert run.driver is not None
-    status = json.loads(run.driver._status())
+    status = json.loads(run.driver.status())
     return status["state"], status["message"], (status["lastError"] or {}).get("kind", "")
 
 

@@ -13,10 +13,9 @@ from changefeed.log.log import Log
 from changefeed.log.records import EpochRecord
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner import driver as driver_module
 from changefeed.owner.closing import undriven
 from changefeed.owner.closing.undriven import NothingToHold, close, hold
-from changefeed.owner.driver import RunOptions
+from changefeed.owner.driver import RunOptions, run_on_loop
 from changefeed.owner.preparation.prepare import check_attempt
 from changefeed.upstream.safepoint import HeldUntil, Safepoint
 from changefeed_devcluster.pd.safepoints import GC_WORKER
@@ -170,9 +169,7 @@ async def test_rule_6_a_zombie_of_a_closed_changefeed_is_fenced(world: World, mo
     # A late one, however high its attempt, does nothing at all.
     state = everything_in(world.log)
     with pytest.raises(Fenced, match="default/test/local was deleted"):
-        await driver_module._run(
-            world.changefeed(), RunOptions(metrics_port=0, attempt=99), InProcessExecution(), Seen()
-        )
+        await run_on_loop(world.changefeed(), RunOptions(metrics_port=0, attempt=99), InProcessExecution(), Seen())
     assert (everything_in(world.lake), everything_in(world.log)) == (lake, state)
 
 
@@ -232,7 +229,7 @@ async def test_rule_6_a_stale_attempt_is_fenced_before_any_side_effect(world: Wo
     before = everything_in(world.folder)
     for attempt in (1, 3):
         with pytest.raises(Fenced, match=f"is attempt {attempt}; attempt 3 has already started") as caught:
-            await driver_module._run(
+            await run_on_loop(
                 world.changefeed(), RunOptions(metrics_port=0, attempt=attempt), InProcessExecution(), Seen()
             )
         assert caught.value.exit_code == 75

@@ -93,8 +93,8 @@ class Patience:
         count: Count = lambda name, label: None,
     ) -> None:
         """`ending`: once it is set nothing is waited for any more."""
-        self._limit_s = limit_s
-        self._ending = ending or threading.Event()
+        self.limit_s = limit_s
+        self.ending = ending or threading.Event()
         self._sleep = sleep or self._wait
         self._failed = failed
         self._works = works
@@ -113,8 +113,8 @@ class Patience:
             except PASSING as error:
                 self._count(REQUESTS, outcome(error.answered))
                 spent += time.monotonic() - began
-                if spent >= self._limit_s:
-                    raise given_up(where, self._limit_s, error.message, error.answered, error.next_step) from error
+                if spent >= self.limit_s:
+                    raise given_up(where, self.limit_s, error.message, error.answered, error.next_step) from error
                 self._failed(error)
                 self._sleep(wait)
                 spent += wait
@@ -136,5 +136,5 @@ class Patience:
         self._count(LATE_WRITES, "")
 
     def _wait(self, seconds: float) -> None:
-        if self._ending.wait(seconds):
+        if self.ending.wait(seconds):
             raise Unavailable("The run is ending.", "The next start resumes from the checkpoint.")

@@ -21,8 +21,8 @@ from changefeed.objectstore.patience import PASSING
 
 ALIVE = "alive.json"
 REFRESH_S = 5.0
-_FRESH_MS = 15_000
-_OTHERS_FRESH_MS = 60_000  # of another resource's driver: its own operator is given the time to start it again
+FRESH_MS = 15_000
+OTHERS_FRESH_MS = 60_000  # of another resource's driver: its own operator is given the time to start it again
 _ATTEMPTS = 3
 
 
@@ -49,17 +49,17 @@ class Alive:
             return
         age_ms = pd_ms - said["pdMs"]
         if self._uid and said["uid"] not in ("", self._uid):
-            if age_ms < _OTHERS_FRESH_MS:
+            if age_ms < OTHERS_FRESH_MS:
                 raise StateInUse(
                     f"StateInUse: Changefeed {said['name']}, uid {said['uid']}, runs with the state at "
                     f"{self._store.uri}: its driver, on {said['host']}, was alive {max(age_ms, 0) / 1000:.0f} s ago.",
                     "Delete that one so that this one can take its place, or use another spec.state.id and sink.",
                 )
-        elif age_ms < _FRESH_MS and not take_over:
+        elif age_ms < FRESH_MS and not take_over:
             raise Conflict(
                 f"The changefeed of {self._store.uri} runs already: process {said['pid']} on {said['host']}, epoch "
                 f"{said['epoch']}, was alive {max(age_ms, 0) / 1000:.0f} s ago.",
-                f"Stop that one first. If it was killed, start again in {(_FRESH_MS - age_ms) / 1000:.0f} s, or now "
+                f"Stop that one first. If it was killed, start again in {(FRESH_MS - age_ms) / 1000:.0f} s, or now "
                 "with --take-over.",
             )
 

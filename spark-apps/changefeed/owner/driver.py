@@ -30,7 +30,7 @@ from changefeed.owner.alive import REFRESH_S
 from changefeed.owner.deletion import Deletion
 from changefeed.owner.execution import Execution, watch_tasks
 from changefeed.owner.owner import Owner
-from changefeed.owner.pace import pace_of
+from changefeed.owner.pace import Pace, pace_of
 from changefeed.owner.patience import answered, in_thread, patience_of
 from changefeed.owner.places import upstream_access
 from changefeed.owner.planning.actions import Publish, Recorded, Stop
@@ -60,17 +60,13 @@ from changefeed.owner.writing.writing import Run
 from changefeed.pipeline.task import PipelineJob
 from changefeed.schema.keys import table_span
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.safepoint import RENEW_S
 from changefeed.wire import owner_pb2 as pb
 
-_SAFEPOINT_INTERVAL_S = RENEW_S
 _IDLE_STEP_S = 0.2
-_PD_S = 0.2  # an answer of PD's is its time for so long
 _WATCH_S = 0.5
 _LINGER_S = 0.02
 _TEND_INTERVAL_S = 0.1
 _VIEW_INTERVAL_S = 0.25
-_PLAN_BYTES = 512 << 20
 _PLANS_IN_QUOTA = 4  # what a plan names can't be deleted before its commit
 _INTERRUPTED = 130
 
@@ -103,10 +99,10 @@ def run(changefeed: Changefeed, options: RunOptions, execution: Execution, view:
     A second one of these signals ends the process at once with code 130: as after a crash, a later run goes on.
     """
     gc.freeze()  # what is loaded stays: the collector need not look at it
-    return asyncio.run(_run(changefeed, options, execution, view))
+    return asyncio.run(run_on_loop(changefeed, options, execution, view))
 
 
-async def _run(changefeed: Changefeed, options: RunOptions, execution: Execution, view: View) -> Outcome:
+async def run_on_loop(changefeed: Changefeed, options: RunOptions, execution: Execution, view: View) -> Outcome:
     if options.pod:
         check_pod(options.pod, changefeed)
     if options.attempt:
@@ -130,17 +126,21 @@ async def _run(changefeed: Changefeed, options: RunOptions, execution: Execution
 class Driver:
     """One claimed run; everything happens on one event loop, what blocks in threads."""
 
-    def __init__(self, prepared: Prepared, options: RunOptions, execution: Execution, view: View) -> None:
+    def __init__(
+        self, prepared: Prepared, options: RunOptions, execution: Execution, view: View, pace: Pace | None = None
+    ) -> None:
+        """`pace`: None: what the resource asks for."""
         spec = prepared.changefeed.spec
-        self._prepared = prepared
+        self.prepared = prepared
         self._options = options
         self._execution = execution
         self._view = view
-        self._pace = pace_of(prepared.changefeed)
+        self._pace = pace or pace_of(prepared.changefeed)
         self._barrier = Barrier(prepared.schema.snapshot_ts, spec.target_ts, prepared.syncpoints())
         spans = Spans(spec.spark.pullers.count, socket.gethostname())
         quota = spec.event_store.quota
-        self._owner = Owner(
+        plan_bytes = min(self._pace.plan_bytes, quota // _PLANS_IN_QUOTA)
+        self.owner = Owner(
             state=prepared.state,
             run=Run(prepared.epoch, prepared.nonce, prepared.codec, prepared.sink.in_order),
             tables=prepared.planned_tables(),
@@ -148,7 +148,7 @@ class Driver:
             outputs=prepared.sink.outputs,
             spans=spans,
             barrier=self._barrier,
-            planner=Planner(prepared.sink.file_size, self._pace.flush_s, min(_PLAN_BYTES, quota // _PLANS_IN_QUOTA)),
+            planner=Planner(prepared.sink.file_size, self._pace.flush_s, plan_bytes),
             quota=Quota(quota),
             expiration_days=spec.sink.expiration_days,
         )
@@ -160,13 +160,13 @@ class Driver:
         self._failure: asyncio.Future[ChangefeedError] = asyncio.get_running_loop().create_future()
         self._deadline: asyncio.TimerHandle | None = None  # of the drain
         self._ending = threading.Event()  # nobody waits for a store any more
-        self._registry = Registry(prepared.changefeed.metadata.namespace, prepared.changefeed.metadata.name)
-        self._meter = Meter(self._owner, self._registry)
-        prepared.log.patience = patience_of("log", self._meter, self._ending)
-        patience = patience_of("publication", self._meter, self._ending)
-        self._publication = Publication(prepared, patience, self._pace.metadata_s)
-        self._deletion = Deletion(prepared.run_folder, spans.files, self._meter)
-        self._expiry = Expiry(prepared.sink, self._meter, self._ending)
+        self.registry = Registry(prepared.changefeed.metadata.namespace, prepared.changefeed.metadata.name)
+        self.meter = Meter(self.owner, self.registry)
+        prepared.log.patience = patience_of("log", self.meter, self._ending)
+        patience = patience_of("publication", self.meter, self._ending)
+        self.publication = Publication(prepared, patience, self._pace)
+        self._deletion = Deletion(prepared.run_folder, spans.files, self.meter)
+        self._expiry = Expiry(prepared.sink, self.meter, self._ending)
         self._saying_alive = asyncio.Lock()
         self._reports: StatusReports | None = None
         self._settings_changed = asyncio.Event()
@@ -176,21 +176,22 @@ class Driver:
                 Status(version("changefeed-operator")),
                 options.status,
                 self._seen,
-                self._say_alive,
-                self._meter.status_failed,
+                self.say_alive,
+                self.meter.status_failed,
                 self._settings.told,
+                self._pace.report_s,
             )
-        self._calls = Calls(self._owner, self._meter, self._registry, self._changed, self._fail)
+        self._calls = Calls(self.owner, self.meter, self.registry, self._changed, self.fail)
         self._service = OwnerService(self._calls, prepared.epoch, prepared.nonce)
 
     async def publish_finished(self) -> Outcome:
         """There is nothing left to do, unless the last run died between its last record and `metadata`."""
         await self._pd_ms()
-        await self._publication.open()
+        await self.publication.open()
         await self._publish_checkpoint(force=True)
         if self._reports:
             await self._reports.last()
-        return Outcome("finished", self._owner.state.checkpoint_ts, self._prepared.sink.uri)
+        return Outcome("finished", self.owner.state.checkpoint_ts, self.prepared.sink.uri)
 
     async def run(self, stack: AsyncExitStack) -> Outcome:
         """Everything, from the first puller to the last `metadata`. `stack` closes what is opened here."""
@@ -199,24 +200,24 @@ class Driver:
         host = pod.every_address if pod else "127.0.0.1"
         health = Health(lambda: self._execution.silent_s)
         stack.callback(health.close)
-        asked = Inquiry(self._status)
-        stack.enter_context(served(self._registry, self._options.metrics_port, host, health.ill, asked.ask))
-        self._owner.begin(await self._pd_ms())
-        await self._publication.open()
-        stack.callback(self._publication.close)
+        asked = Inquiry(self.status)
+        stack.enter_context(served(self.registry, self._options.metrics_port, host, health.ill, asked.ask))
+        self.owner.begin(await self._pd_ms())
+        await self.publication.open()
+        stack.callback(self.publication.close)
         spark = stack.enter_context(ThreadPoolExecutor(1, "spark"))
         loop = asyncio.get_running_loop()
         started = loop.run_in_executor(spark, self._execution.start)
         stack.push_async_callback(loop.run_in_executor, spark, self._execution.stop)
         address = await self._service.start(host, OWNER_PORT if pod else 0, pod.ip if pod else host)
         stack.push_async_callback(self._service.stop)
-        prepared = self._prepared
+        prepared = self.prepared
         filter_ = prepared.changefeed.spec.filter
         tables = filter_.table_filter()
         ignores = partial(ignores_ddl, filter_)
         timeline = Timeline(tables.matches, tables.matches_schema, ignores, prepared.tables)
         ddl_span = await stack.enter_async_context(
-            DdlSpan(prepared.pd, prepared.schema, timeline, self._barrier, self._wake.set, self._fail)
+            DdlSpan(prepared.pd, prepared.schema, timeline, self._barrier, self._wake.set, self.fail)
         )
 
         if self._reports:
@@ -235,10 +236,10 @@ class Driver:
                 self._tend_pullers(),
                 self._watch_execution(),
                 watch_tasks(
-                    self._execution, self._calls.vigilance, lambda: self._owner.spans.complete, self._take_place
+                    self._execution, self._calls.vigilance, lambda: self.owner.spans.complete, self._take_place
                 ),
                 self._keep_safepoint(),
-                self._expiry.keep(lambda: self._owner.state.expired_before),
+                self._expiry.keep(lambda: self.owner.state.expired_before),
                 self._keep_alive(),
                 self._show(),
                 self._watch_stores(ddl_span),
@@ -273,8 +274,8 @@ class Driver:
         """
         if not isinstance(error, SnapshotLostByGC):
             return error
-        checkpoint_ts = self._owner.state.checkpoint_ts
-        await answered(lambda: self._prepared.safepoint.hold(checkpoint_ts), self._meter.pd_failed)
+        checkpoint_ts = self.owner.state.checkpoint_ts
+        await answered(lambda: self.prepared.safepoint.hold(checkpoint_ts), self.meter.pd_failed)
         return Unavailable(
             error.message,
             f"Nothing is lost: everything up to {checkpoint_ts} is written, and the next start resumes from there.",
@@ -283,36 +284,36 @@ class Driver:
     # What the owner decides is done here, one thing after another.
 
     async def _work(self) -> None:
-        while not isinstance(action := self._owner.step(time.monotonic(), await self._pd_ms()), Stop):
+        while not isinstance(action := self.owner.step(time.monotonic(), await self._pd_ms()), Stop):
             if action is None:
                 await self._publish_checkpoint()
-                await self._deletion.delete(self._owner.unneeded_segments())
+                await self._deletion.delete(self.owner.unneeded_segments())
                 await self._wait()
             else:
                 await self._do(action)
         await self._publish_checkpoint(force=True)
 
     async def _do(self, action: Recorded) -> None:
-        log = self._prepared.log
+        log = self.prepared.log
 
         def recorded() -> None:
             now = time.monotonic()
-            self._owner.recorded(now, action, log.state)
+            self.owner.recorded(now, action, log.state)
             self._hand_out()
-            self._meter.recorded(now, action)
+            self.meter.recorded(now, action)
 
-        await self._publication.record(action, recorded)
+        await self.publication.record(action, recorded)
         await self._publish_checkpoint()
         if isinstance(action, Publish):
             self._calls.task_error = None
-            await self._deletion.delete(self._owner.unneeded_segments())
-        await self._publication.fold()
+            await self._deletion.delete(self.owner.unneeded_segments())
+        await self.publication.fold()
 
     async def _publish_checkpoint(self, force: bool = False) -> None:
-        await self._publication.checkpoint(self._owner.state.checkpoint_ts, force)
+        await self.publication.checkpoint(self.owner.state.checkpoint_ts, force)
 
     async def _wait(self) -> None:
-        deadline = self._owner.next_deadline()
+        deadline = self.owner.next_deadline()
         timeout = _IDLE_STEP_S
         if deadline is not None:
             timeout = min(timeout, max(0.0, deadline - time.monotonic()))
@@ -324,8 +325,8 @@ class Driver:
         self._wake.clear()
 
     def _outcome(self) -> Outcome:
-        state = "finished" if self._owner.state.finished else "drained"
-        return Outcome(state, self._owner.state.checkpoint_ts, self._prepared.sink.uri)
+        state = "finished" if self.owner.state.finished else "drained"
+        return Outcome(state, self.owner.state.checkpoint_ts, self.prepared.sink.uri)
 
     # What goes on beside it.
 
@@ -338,12 +339,12 @@ class Driver:
 
     def drain(self) -> None:
         """Write what is resolved, then end the run; asked a second time, end the process."""
-        if self._meter.draining:
+        if self.meter.draining:
             # Spark's end takes seconds, and a thread may hang in a store. Nothing is lost: all is as after a crash.
             self._view.close()
             os._exit(_INTERRUPTED)
-        self._meter.draining = True
-        self._owner.drain()
+        self.meter.draining = True
+        self.owner.drain()
         seconds = self._settings.spec.drain_timeout
         self._deadline = asyncio.get_running_loop().call_later(seconds, self._drained_too_late, seconds)
         self._wake.set()
@@ -353,9 +354,9 @@ class Driver:
             self._deadline.cancel()
 
     def _drained_too_late(self, seconds: float) -> None:
-        self._fail(
+        self.fail(
             Unavailable(
-                f"Not drained within {seconds:g} s; the checkpoint is {self._owner.state.checkpoint_ts}.",
+                f"Not drained within {seconds:g} s; the checkpoint is {self.owner.state.checkpoint_ts}.",
                 "Nothing is lost: the next start resumes from there. Raise spec.drainTimeout for large plans.",
             )
         )
@@ -366,7 +367,7 @@ class Driver:
         self._wake.set()
 
     def _hand_out(self) -> None:
-        for task, work in self._owner.hand_out():
+        for task, work in self.owner.hand_out():
             write = pb.Write(work=work.model_dump_json(by_alias=True).encode())
             self._service.order(task, pb.Order(write=write))
 
@@ -375,7 +376,7 @@ class Driver:
 
     async def _tend_pullers(self) -> None:
         while True:
-            for puller, command in self._owner.tend(time.monotonic()):
+            for puller, command in self.owner.tend(time.monotonic()):
                 self._service.command(puller, command)
             await asyncio.sleep(_TEND_INTERVAL_S)
 
@@ -384,55 +385,55 @@ class Driver:
             await asyncio.sleep(_WATCH_S)
             if why := await asyncio.to_thread(self._execution.failure):
                 raise self._calls.task_error or Unavailable(why, "The next start resumes from the checkpoint.")
-            if error := self._meter.given_up(time.monotonic()):
+            if error := self.meter.given_up(time.monotonic()):
                 raise error
 
     async def _keep_safepoint(self) -> None:
-        safepoint = self._prepared.safepoint
+        safepoint = self.prepared.safepoint
         while True:
             with suppress(TimeoutError):  # another TTL holds at once
-                async with asyncio.timeout(_SAFEPOINT_INTERVAL_S):
+                async with asyncio.timeout(self._pace.safepoint_s):
                     await self._settings_changed.wait()
             self._settings_changed.clear()
             safepoint.ttl_seconds = int(self._settings.spec.upstream.safepoint_ttl)
-            await answered(lambda: safepoint.hold(self._owner.state.checkpoint_ts), self._meter.pd_failed)
+            await answered(lambda: safepoint.hold(self.owner.state.checkpoint_ts), self.meter.pd_failed)
 
     async def _keep_alive(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
-            if self._prepared.alive:
+            if self.prepared.alive:
                 await self._pd_ms()
-                await self._say_alive()
+                await self.say_alive()
 
-    async def _say_alive(self) -> None:
+    async def say_alive(self) -> None:
         """Raises Fenced when a newer driver has said so."""
-        if alive := self._prepared.alive:
+        if alive := self.prepared.alive:
             async with self._saying_alive:
-                await in_thread(alive.refresh, self._prepared.epoch, self._meter.pd_ms)
+                await in_thread(alive.refresh, self.prepared.epoch, self.meter.pd_ms)
 
     async def _pd_ms(self) -> int:
-        if self._meter.pd_age(time.monotonic()) < _PD_S:
-            return self._meter.pd_ms
-        pd_ms = await answered(self._prepared.pd.pd_ms, self._meter.pd_failed)
-        self._meter.pd_answered(time.monotonic(), pd_ms)
+        if self.meter.pd_age(time.monotonic()) < self._pace.pd_s:
+            return self.meter.pd_ms
+        pd_ms = await answered(self.prepared.pd.pd_ms, self.meter.pd_failed)
+        self.meter.pd_answered(time.monotonic(), pd_ms)
         return pd_ms
 
     def _seen(self) -> Seen:
         """For status, which follows `metadata`."""
-        seen = self._meter.seen(time.monotonic(), self._publication.checkpoint_ts)
+        seen = self.meter.seen(time.monotonic(), self.publication.checkpoint_ts)
         return replace(
             seen,
-            history=self._prepared.safepoint.held,
-            sink_uri=self._prepared.sink.uri,
+            history=self.prepared.safepoint.held,
+            sink_uri=self.prepared.sink.uri,
             lag_threshold=self._settings.spec.lag_threshold,
             settings=self._settings.by_path,
         )
 
-    def _status(self) -> bytes:
+    def status(self) -> bytes:
         """What `/status` answers."""
-        prepared, product = self._prepared, version("changefeed-operator")
+        prepared, product = self.prepared, version("changefeed-operator")
         now, uri = time.monotonic(), prepared.sink.uri
-        status = driver_status(prepared.changefeed, self._owner, self._meter, now, product, uri)
+        status = driver_status(prepared.changefeed, self.owner, self.meter, now, product, uri)
         return status.model_dump_json(by_alias=True).encode()
 
     async def _show(self) -> None:
@@ -443,13 +444,13 @@ class Driver:
     async def _watch_stores(self, ddl_span: DdlSpan) -> None:
         while True:
             stopped = ddl_span.stopped()
-            self._meter.tikv_stopped("ddl span", (stopped.reason, stopped.message) if stopped else None)
+            self.meter.tikv_stopped("ddl span", (stopped.reason, stopped.message) if stopped else None)
             await asyncio.sleep(_WATCH_S)
 
     def _show_once(self) -> None:
-        self._view.update(self._meter.progress(time.monotonic()))
+        self._view.update(self.meter.progress(time.monotonic()))
 
-    def _fail(self, error: ChangefeedError) -> None:
+    def fail(self, error: ChangefeedError) -> None:
         """End the run with `error`; the first one counts."""
         if not self._failure.done():
             self._failure.set_result(error)

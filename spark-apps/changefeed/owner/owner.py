@@ -9,7 +9,7 @@ the meantime; `hand_out` assigns them to tasks.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from changefeed.log.records import CommitRecord, DdlRecord, ExpireRecord, FileCommitted, PlanEntry, PlanRecord
@@ -41,7 +41,7 @@ from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Ddl, Outputs
 from changefeed.wire import owner_pb2 as pb
 
-_COMMIT_INTERVAL_S = 0.1  # files that are done soon after one another share a record
+COMMIT_INTERVAL_S = 0.1  # files that are done soon after one another share a record
 
 
 Done = Sequence[tuple[FileCommitted, PlanEntry]]
@@ -88,9 +88,9 @@ class Owner:
             planner.add(dispatcher, state.planned_ts(dispatcher))
 
     @property
-    def dispatchers(self) -> int:
-        """How many there are."""
-        return len(self._tables)
+    def dispatchers(self) -> Set[int]:
+        """Of all tables that are pulled and written now."""
+        return self._tables.keys()
 
     def table_name(self, dispatcher: int) -> str:
         """As a person knows it; by its number where there is none."""
@@ -229,7 +229,7 @@ class Owner:
         """When to ask `step` again if nothing else happens."""
         deadlines = [self.planner.next_deadline()]
         if self._committed_at is not None and self._open.can_commit:
-            deadlines.append(self._committed_at + _COMMIT_INTERVAL_S)
+            deadlines.append(self._committed_at + COMMIT_INTERVAL_S)
         return min((each for each in deadlines if each is not None), default=None)
 
     def recorded(self, now: float, action: Recorded, state: State) -> None:
@@ -307,7 +307,7 @@ class Owner:
         """Files that are done: at once when all are, or after a while."""
         if not self._open.can_commit:
             return None
-        soon = self._committed_at is not None and now - self._committed_at < _COMMIT_INTERVAL_S
+        soon = self._committed_at is not None and now - self._committed_at < COMMIT_INTERVAL_S
         if soon and not self._open.all_done:
             return None
         done = self._open.committable()

@@ -1,10 +1,13 @@
-"""How long a row waits for others before it is written to a file, by `spec.mode`: batching costs less."""
+"""How often a driver does what, and how much at a time. How long a row waits for others before it is written to a file
+goes by `spec.mode`: batching costs less.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from changefeed.spec.model import Changefeed
+from changefeed.upstream.safepoint import RENEW_S
 
 _LOW_LATENCY_FLUSH_S = 0.2
 _FLUSH_S = 1.0  # of sinks without files
@@ -12,12 +15,17 @@ _FLUSH_S = 1.0  # of sinks without files
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds."""
+    """Seconds, where nothing else is said."""
 
     gather_s: float  # until a puller looks at what a store has sent, if that is little
     roll_s: float  # until it is in a segment
     flush_s: float  # until an entry is planned
     metadata_s: float  # between two checkpoints in `metadata`
+    safepoint_s: float = RENEW_S  # between two renewals of the hold
+    pd_s: float = 0.2  # an answer of PD's is its time for so long
+    report_s: float = 0.5  # between two looks whether the resource's status is due
+    plan_bytes: int = 512 << 20
+    fold_after: int = 100  # records
 
 
 def pace_of(changefeed: Changefeed) -> Pace:

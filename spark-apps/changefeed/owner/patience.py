@@ -17,8 +17,6 @@ from changefeed.owner.reporting.progress import Meter
 
 T = TypeVar("T")
 
-_UPSTREAM_PATIENCE_S = RUN_S
-
 
 def patience_of(who: str, meter: Meter, ending: threading.Event) -> Patience:
     """With a store, of the run that this event loop belongs to; while it waits `meter` knows why."""
@@ -32,9 +30,9 @@ def patience_of(who: str, meter: Meter, ending: threading.Event) -> Patience:
     )
 
 
-async def answered(ask: Callable[[], Awaitable[T]], failed: Callable[[str], None]) -> T:
-    """Ask PD again while it is away, and tell `failed` why. Raises Unavailable when that lasts too long."""
-    until = time.monotonic() + _UPSTREAM_PATIENCE_S
+async def answered(ask: Callable[[], Awaitable[T]], failed: Callable[[str], None], for_s: float = RUN_S) -> T:
+    """Ask PD again while it is away, and tell `failed` why. Raises Unavailable when that lasts longer than `for_s`."""
+    until = time.monotonic() + for_s
     while True:
         try:
             return await ask()
@@ -42,7 +40,7 @@ async def answered(ask: Callable[[], Awaitable[T]], failed: Callable[[str], None
             failed(error.message)
             if time.monotonic() >= until:
                 raise Unavailable(
-                    f"The upstream has not answered for {_UPSTREAM_PATIENCE_S:g} s. {error.message}",
+                    f"The upstream has not answered for {for_s:g} s. {error.message}",
                     "Check PD and the network to it; the next start resumes from the checkpoint.",
                 ) from error
             await asyncio.sleep(error.retry_after)

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from changefeed.log.log import Log
 from changefeed.objectstore.patience import Patience
+from changefeed.owner.pace import Pace
 from changefeed.owner.patience import in_thread
 from changefeed.owner.planning.actions import (
     AppendCheckpoint,
@@ -25,16 +26,14 @@ from changefeed.owner.planning.actions import (
 from changefeed.owner.preparation.prepared import Prepared
 from changefeed.sink.contract import DdlSink
 
-_FOLD_AFTER = 100  # records
 _TABLES_A_RECORD = 100  # a snapshot holds all tables: so many take as long to write as a record takes to read
 
 
 class Publication:
     """One caller at a time. Raises what the log and the sink do."""
 
-    def __init__(self, prepared: Prepared, patience: Patience, interval_s: float) -> None:
-        """`interval_s`: between two checkpoints for readers."""
-        self._prepared, self._patience, self._interval_s = prepared, patience, interval_s
+    def __init__(self, prepared: Prepared, patience: Patience, pace: Pace) -> None:
+        self._prepared, self.patience, self._pace = prepared, patience, pace
         self._sink: DdlSink | None = None
         self._published: int | None = None
         self._published_at = 0.0
@@ -47,7 +46,7 @@ class Publication:
     async def open(self) -> None:
         """Before anything else. It may take as long as the patience lasts."""
         prepared = self._prepared
-        self._sink = await in_thread(prepared.sink.ddl_sink, prepared.taken, prepared.log.poll_fence, self._patience)
+        self._sink = await in_thread(prepared.sink.ddl_sink, prepared.taken, prepared.log.poll_fence, self.patience)
 
     def close(self) -> None:
         if self._sink is not None:
@@ -60,7 +59,7 @@ class Publication:
 
     async def checkpoint(self, ts: int, force: bool) -> None:
         """Of what is in the log (rules 8, 11): now and then, or now."""
-        due = force or time.monotonic() - self._published_at >= self._interval_s
+        due = force or time.monotonic() - self._published_at >= self._pace.metadata_s
         if ts == self._published or not due:
             return
         await in_thread(self._opened().write_checkpoint, ts)
@@ -68,13 +67,17 @@ class Publication:
 
     async def fold(self) -> None:
         """Make a snapshot of the log, if it has grown."""
-        log = self._prepared.log
-        if log.tail > _FOLD_AFTER + len(log.state.dispatchers) // _TABLES_A_RECORD:
-            await in_thread(log.fold, log.state)
+        await in_thread(fold_if_grown, self._prepared.log, self._pace.fold_after)
 
     def _opened(self) -> DdlSink:
         assert self._sink is not None, "open comes first"
         return self._sink
+
+
+def fold_if_grown(log: Log, fold_after: int) -> None:
+    """Blocks. `fold_after`: records since the newest snapshot, of a log with few tables."""
+    if log.tail > fold_after + len(log.state.dispatchers) // _TABLES_A_RECORD:
+        log.fold(log.state)
 
 
 def carry_out(action: Recorded, sink: DdlSink, log: Log) -> None:

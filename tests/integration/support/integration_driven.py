@@ -25,7 +25,6 @@ from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver as driver_module
-from changefeed.owner import publication
 from changefeed.owner.closing import undriven
 from changefeed.owner.driver import RunOptions
 from changefeed.owner.owner import Owner
@@ -50,9 +49,9 @@ from integration_points_databases import install as install_databases
 from integration_points_databases import name_progress_topic
 from integration_points_iceberg import install as install_iceberg
 from integration_processes import Say
+from integration_several_plans import PLAN_BYTES
 from integration_several_plans import install as install_several_plans
 
-_FOLD_AFTER = 3  # records
 _FLUSH_S = 0.1
 _NOON_MS = 1_767_268_800_000
 _DAY_MS = 86_400_000
@@ -117,8 +116,6 @@ def drive(
         name_progress_topic(urlsplit(kafka["uri"]).path.strip("/"))
     _set_clock(clock_off_s)
     install_several_plans(_follow_steps(steps, next_day))
-    publication._FOLD_AFTER = _FOLD_AFTER
-    driver_module._PD_S = 0.0  # its clock moves with the steps
     driver_module.pace_of = _pace_of  # type: ignore[attr-defined]
     checkpoint_module.RECORD_INTERVAL_S = 0.0
     status: Any = StatusFile(Path(folder) / "status", points)
@@ -189,7 +186,9 @@ def _points(say: Say, point: str | None, at: int, then: str, shared: bool) -> Po
 
 
 def _pace_of(changefeed: Changefeed) -> Pace:
-    return replace(pace_of(changefeed), flush_s=_FLUSH_S, metadata_s=0.0)
+    """PD's clock moves with the steps."""
+    pace = pace_of(changefeed)
+    return replace(pace, flush_s=_FLUSH_S, metadata_s=0.0, pd_s=0.0, plan_bytes=PLAN_BYTES, fold_after=3)
 
 
 def _refused(say: Say, error: ChangefeedError) -> None:
@@ -288,4 +287,4 @@ def _follow_steps(steps: Sequence[int], next_day: int) -> list[Owner]:
 
 def _pulled(owners: Sequence[Owner]) -> Iterator[tuple[Spans, int]]:
     """Each dispatcher of the run, with the spans that know how far it is pulled."""
-    return ((owner.spans, dispatcher) for owner in owners[-1:] for dispatcher in owner._tables)
+    return ((owner.spans, dispatcher) for owner in owners[-1:] for dispatcher in owner.dispatchers)

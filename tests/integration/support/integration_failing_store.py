@@ -58,6 +58,7 @@ class Feed(World):
         super().__init__(cluster, folder)
         self.place = place
         self.said = Said()
+        self.pace: dict[str, Any] = {}  # members of the driver's that are others
         self.bank = Bank(self.tidb, tables=1, regions=2, accounts=100)
         self.bank.create()
         self.start_ts = self.tidb.now()
@@ -110,13 +111,13 @@ class Feed(World):
             **{"spark": {"pullers": {"count": 1}}, **spec},
         )
         options = RunOptions(metrics_port=0, status=self.said)
-        return Run(changefeed, InProcessExecution(), options).start()
+        return Run(changefeed, InProcessExecution(), options, **self.pace).start()
 
     async def caught_up(self, run: Run) -> None:
         """Everything that is committed by now is published, and nothing is said to be wrong."""
         now = self.tidb.now()
         await run.until(
-            lambda: run.driver is not None and run.driver._publication.checkpoint_ts >= now, "it is published"
+            lambda: run.driver is not None and run.driver.publication.checkpoint_ts >= now, "it is published"
         )
         await run.until(lambda: self.said.sink()["status"] == "True", "the sink is said to be available")
 
@@ -129,7 +130,7 @@ class Feed(World):
         assert says in said["message"], said
         await run.until(lambda: run.view.progress[-1].state.startswith("Waiting for a store"), "the view says it")
         assert run.driver is not None
-        assert run.driver._registry.snapshot()["changefeed_owner_state_info", "Warning"] == 1
+        assert run.driver.registry.snapshot()["changefeed_owner_state_info", "Warning"] == 1
 
     async def holds(self, rows: int = 100) -> None:
         """Every change up to the checkpoint once, in order; the bank's total conserved."""
@@ -147,7 +148,7 @@ def surround(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_store, "_SMALL_S", TIME_OUT_S)
     monkeypatch.setattr("integration_inprocess.LIMITS", Limits(roll_interval=ROLL_S))
     monkeypatch.setattr("integration_inprocess.DEADLINE_S", DEADLINE_S)
-    monkeypatch.setattr(alive_module, "_FRESH_MS", 0)  # one whose last word was lost does not keep the next one out
+    monkeypatch.setattr(alive_module, "FRESH_MS", 0)  # one whose last word was lost does not keep the next one out
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 from changefeed.errors import ChangefeedError
 from changefeed.owner.driver import Driver, Outcome, RunOptions
+from changefeed.owner.pace import pace_of
 from changefeed.owner.places import upstream_access
 from changefeed.owner.preparation.prepare import open_places, prepare
 from changefeed.owner.reporting.view import Progress
@@ -128,17 +129,23 @@ class Run:
     """One driver over a changefeed, on this event loop."""
 
     def __init__(
-        self, changefeed: Changefeed, execution: InProcessExecution, options: RunOptions | None = None
+        self,
+        changefeed: Changefeed,
+        execution: InProcessExecution,
+        options: RunOptions | None = None,
+        **pace: Any,
     ) -> None:
+        """`pace`: members of the driver's Pace that are not as the changefeed asks for."""
         self.changefeed = changefeed
+        self.pace = replace(pace_of(changefeed), **pace)
         self.execution = execution
         self.options = options or RunOptions(metrics_port=0)
         self.view = Seen()
         self.driver: Driver | None = None
-        self._outcome: asyncio.Future[Outcome] | None = None
+        self.ended: asyncio.Future[Outcome] | None = None
 
     def start(self) -> Run:
-        self._outcome = asyncio.ensure_future(self._run())
+        self.ended = asyncio.ensure_future(self._run())
         return self
 
     async def _run(self) -> Outcome:
@@ -149,35 +156,41 @@ class Run:
             pd = await upstream_access(self.changefeed, self.options.secrets_dir).connect()
             stack.push_async_callback(pd.close)
             prepared = await prepare(self.changefeed, pd, state, sink, attempt=self.options.attempt)
-            self.driver = Driver(prepared, self.options, self.execution, self.view)
+            self.driver = Driver(prepared, self.options, self.execution, self.view, self.pace)
             if prepared.finished:
                 return await self.driver.publish_finished()
             return await self.driver.run(stack)
 
     async def outcome(self) -> Outcome:
-        assert self._outcome is not None
-        await asyncio.wait({self._outcome}, timeout=DEADLINE_S)
-        assert self._outcome.done(), f"does not end.\n{self._standing()}"
-        return self._outcome.result()
+        assert self.ended is not None
+        await asyncio.wait({self.ended}, timeout=DEADLINE_S)
+        assert self.ended.done(), f"does not end.\n{self._standing()}"
+        return self.ended.result()
 
     async def until(self, condition: Callable[[], Any], what: str) -> None:
         """Fails when the run ends first, or the deadline passes."""
-        assert self._outcome is not None
+        assert self.ended is not None
         deadline_s = time.monotonic() + DEADLINE_S
         while not condition():
-            assert not self._outcome.done(), f"ended before {what}: {self._outcome}"
+            assert not self.ended.done(), f"ended before {what}: {self.ended}"
             assert time.monotonic() < deadline_s, f"still not: {what}.\n{self._standing()}"
             await asyncio.sleep(0.01)
 
     def _standing(self) -> str:
         """Where it stands: its last progress, its task, and what each thread of this process does."""
         with tempfile.TemporaryFile("w+") as shown:
-            if isinstance(self._outcome, asyncio.Task):
-                self._outcome.print_stack(file=shown)
+            if isinstance(self.ended, asyncio.Task):
+                self.ended.print_stack(file=shown)
             shown.flush()
             faulthandler.dump_traceback(shown)
             shown.seek(0)
             return f"{self.view.progress[-1:]}\n{shown.read()}"
+
+    async def killed(self) -> None:
+        """Without a word, as after SIGKILL. What is under way in its threads goes on, until it is fenced or done."""
+        assert self.ended is not None
+        self.ended.cancel()
+        await asyncio.wait([self.ended])
 
     async def drained(self) -> Outcome:
         """As after SIGTERM."""
@@ -231,8 +244,10 @@ class World:
         """`spec` replaces members of the resource's."""
         return parse(json.dumps(resource(self.cluster.pd_address, self.start_ts, self.folder, **spec)))
 
-    def run(self, execution: InProcessExecution | None = None, **spec: Any) -> Run:
-        return Run(self.changefeed(**spec), execution or InProcessExecution()).start()
+    def run(
+        self, execution: InProcessExecution | None = None, pace: Mapping[str, Any] | None = None, **spec: Any
+    ) -> Run:
+        return Run(self.changefeed(**spec), execution or InProcessExecution(), **pace or {}).start()
 
     def insert(self, ids: range) -> int:
         """One transaction; gives its commit ts."""

@@ -26,7 +26,7 @@ from changefeed.sink.records import Records
 
 #: Raw bytes: between those of a step's two transactions of a table (integration_standing), some 1850 and 1100, of which
 #: only the first makes a file of its own; and a little more than those of two files.
-_FILE_BYTES, _PLAN_BYTES = 1500, 4000
+_FILE_BYTES, PLAN_BYTES = 1500, 4000
 _DEADLINE_S = 20.0
 _LOOK_S = 0.002
 
@@ -34,8 +34,7 @@ _LOOK_S = 0.002
 def install(owners: list[Owner]) -> None:
     """From now on in this process. `owners`: the last one is that of the run."""
     driver_module.Planner = partial(Planner, entry_raw_cap=_FILE_BYTES)  # type: ignore[assignment,attr-defined]
-    driver_module._PLAN_BYTES = _PLAN_BYTES
-    owner_module._COMMIT_INTERVAL_S = 0.0
+    owner_module.COMMIT_INTERVAL_S = 0.0
     lost: list[str] = []
 
     def lose(name: str) -> None:
@@ -45,7 +44,7 @@ def install(owners: list[Owner]) -> None:
 
     def hold(name: str, patience: Patience) -> None:
         until = time.monotonic() + _DEADLINE_S
-        while is_held(owners[-1], name) and not patience._ending.wait(_LOOK_S):
+        while is_held(owners[-1], name) and not patience.ending.wait(_LOOK_S):
             assert time.monotonic() < until, f"{name} is held, and no plan comes"
 
     def create_once(sink: Any, path: str, body: Any, digest: str, patience: Patience) -> None:
@@ -90,6 +89,6 @@ def is_held(owner: Owner, name: str) -> bool:
 
 
 def _comes_another(owner: Owner, dispatcher: int) -> bool:
-    others = [each for each in list(owner._tables) if each != dispatcher]
+    others = [each for each in list(owner.dispatchers) if each != dispatcher]
     first = {each: owner.planner.first_unplanned_ts(each) for each in others}
     return any(ts is not None and ts <= owner.barrier.limit(each) for each, ts in first.items())

@@ -29,7 +29,7 @@ class FakeOwner:
         self.files = SimpleNamespace(bytes=0, readers={}, take_switches=list)
         self.spans = SimpleNamespace(complete=True, held=[], moves=0, files=self.files)
         self.resolved = 0
-        self.dispatchers = 3
+        self.dispatchers = {1, 2, 3}
 
     def resolved_ts(self) -> int:
         return self.resolved

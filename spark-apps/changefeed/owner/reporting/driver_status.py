@@ -40,7 +40,7 @@ def driver_status(
         rows=state.rows,
         lags=meter.lags.samples(),
         stages=tuple(_rate(name, progress) for name in _STAGES),
-        table_count=owner.dispatchers,
+        table_count=len(owner.dispatchers),
         tables=tuple(_table(owner, *reached) for reached in owner.furthest_behind(TABLES_MAX)),
         transactions=_transactions(owner, meter),
         last_error=meter.last_error,

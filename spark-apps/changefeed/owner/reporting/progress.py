@@ -165,7 +165,7 @@ class Meter:
             ("changefeed_event_store_used_bytes", spans.files.bytes, ""),
             ("changefeed_owner_held_spans_count", len(spans.held), ""),
             ("changefeed_owner_dispatchers_count", dirty, "dirty"),
-            ("changefeed_owner_dispatchers_count", self._owner.dispatchers - dirty, "idle"),
+            ("changefeed_owner_dispatchers_count", len(self._owner.dispatchers) - dirty, "idle"),
             *(("changefeed_owner_state_info", word == self.word, word) for word in _STATES),
         ):
             self._registry.apply_delta(name, label, value, True)
@@ -184,7 +184,7 @@ class Meter:
             pipeline=stages["pipeline"],
             sink=stages["sink"],
             files=int(self._registry.total("changefeed_sink_files_total")),
-            tables=self._owner.dispatchers,
+            tables=len(self._owner.dispatchers),
             dirty=dirty,
         )
 
@@ -217,7 +217,7 @@ class Meter:
             start_ts=state.asked_ts,
             checkpoint_ts=published_ts,
             resolved_ts=self._owner.resolved_ts(),
-            tables=self._owner.dispatchers,
+            tables=len(self._owner.dispatchers),
             rows=state.rows,
             ddl=(state.last_ddl[0], state.last_statement) if state.last_ddl else None,
             pulled=int(self._registry.total("changefeed_puller_events_total")),

@@ -15,8 +15,8 @@ from changefeed.objectstore.patience import outcome
 from changefeed.puller.stopped_stores import BEHIND
 from changefeed.upstream.safepoint import HeldUntil
 
-_EVERY_S = 10.0
-_AT_MOST_EVERY_S = 1.0
+EVERY_S = 10.0
+AT_MOST_EVERY_S = 1.0
 #: TiDB prolongs a transaction's life to that from each heartbeat on (docs/design/tikv.md, Transactions).
 _HEARTBEAT_TTL_MS = 20_000
 _QUIET_S = 60.0  # without rows: idle; without rows and resolved-ts: stuck
@@ -179,7 +179,7 @@ class Status:
         """
         conditions = self._conditions(seen)
         is_new = _kinds(conditions) != _kinds(self._said) or seen.settings != self._settings
-        after = _AT_MOST_EVERY_S if is_new else _EVERY_S
+        after = AT_MOST_EVERY_S if is_new else EVERY_S
         if now - self._said_at < after:
             return None
         return self.last(now, seen)

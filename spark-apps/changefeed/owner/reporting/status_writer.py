@@ -25,7 +25,6 @@ from changefeed.owner.reporting.status import Seen, Status
 from changefeed.spec.names import API_VERSION, KIND
 
 FIELD_MANAGER = "changefeed-driver"
-_STEP_S = 0.5
 _TIMEOUT_S = 5.0
 _NOT_IN_SCHEMA = re.compile(r"\.status\.(\w+)[^:]*: field not declared in schema")
 
@@ -96,6 +95,7 @@ class StatusReports:
         confirm: Callable[[], Awaitable[None]],
         failed: Callable[[str], None],
         told: Callable[[Mapping[str, object]], bool],
+        step_s: float,
     ) -> None:
         self._status = status
         self._writer = writer
@@ -103,12 +103,13 @@ class StatusReports:
         self._confirm = confirm
         self._failed = failed
         self._told = told
+        self._step_s = step_s
 
     async def keep(self) -> NoReturn:
         while True:
             if (body := self._status.due(time.monotonic(), self._seen())) is not None:
                 await self._write(body)
-            await asyncio.sleep(_STEP_S)
+            await asyncio.sleep(self._step_s)
 
     async def last(self) -> None:
         """How it ended; nothing when another driver has taken over meanwhile."""
