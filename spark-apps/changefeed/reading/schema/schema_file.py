@@ -6,10 +6,12 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from changefeed.reading.layout.files import parse_json
 from changefeed.reading.schema.columns import TableColumn
+from changefeed.reading.schema.statement import NO_STATEMENT, Name, ParsedStatement, key_of, parse
 from changefeed.schema.ddl.actions import Action
 
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -45,6 +47,20 @@ class ConsumerSchemaFile:
     @property
     def name(self) -> str:
         return f"{self.schema}.{self.table}"
+
+    @property
+    def key(self) -> Name:
+        return key_of((self.schema, self.table))
+
+    @cached_property
+    def statement(self) -> ParsedStatement | None:
+        """What its query says; None: there is none, or nobody knows what it is."""
+        return parse(self.query, self.schema) if self.query else None
+
+    @property
+    def said(self) -> ParsedStatement:
+        """Where nobody knows what it says, nothing."""
+        return self.statement or NO_STATEMENT
 
     @property
     def written(self) -> tuple[TableColumn, ...]:

@@ -40,14 +40,22 @@ class ParsedStatement:
     partitions: list[str] = field(default_factory=list)
 
     def names(self, schema: str, table: str) -> bool:
-        wanted = schema.lower(), table.lower()
-        return any((one.lower(), other.lower()) == wanted for one, other in self.tables)
+        return key_of((schema, table)) in map(key_of, self.tables)
 
     def unmade(self, before: Sequence[TableColumn], after: Sequence[TableColumn]) -> str:
         """Where it does not make the columns after of those before, "" if it does."""
         left = [column.name.lower() for column in before if column.name.lower() not in self.dropped]
         made = {self.changed.get(name, name) for name in left} | set(self.added)
         return ", ".join(sorted(made ^ {column.name.lower() for column in after}))
+
+
+NO_STATEMENT = ParsedStatement("")
+
+
+def key_of(name: Name) -> Name:
+    """By which tables are known: TiDB's names are the same in capital and small letters."""
+    schema, table = name
+    return schema.lower(), table.lower()
 
 
 def parse(query: str, schema: str) -> ParsedStatement | None:

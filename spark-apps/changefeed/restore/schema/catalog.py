@@ -1,26 +1,22 @@
-"""What becomes of tables, from their schema files alone. Pure.
-
-verify's consumer asks the upstream for what no file says (docs/architecture.md, Verify); here it leaves a gap.
-"""
+"""What becomes of tables, from their schema files alone. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from itertools import count
 
+from changefeed.reading.schema.catalog import RENAMES, SchemaCatalog
 from changefeed.reading.schema.schema_file import ConsumerSchemaFile
-from changefeed.reading.schema.statement import ParsedStatement, parse
+from changefeed.reading.schema.statement import NO_STATEMENT, Name, ParsedStatement, key_of
 from changefeed.restore.schema.columns import followed
-from changefeed.restore.schema.table import ColumnHistory, RestoredTable, TableVersion, key_of
+from changefeed.restore.schema.table import ColumnHistory, RestoredTable, TableVersion
 from changefeed.schema.ddl.actions import Action
 
-_RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 _OF_PARTITIONS = (Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION)
-_NOTHING_SAID = ParsedStatement("")
 
 
-class RestoreCatalog:
-    """Tables by name. Give it the schema files version by version."""
+class RestoreCatalog(SchemaCatalog[RestoredTable, None]):
+    """What no file says is a gap."""
 
     def __init__(
         self,
@@ -34,13 +30,12 @@ class RestoreCatalog:
         which a folder of TiCDC's goes on, with a schema file for each table. `copied`: the first versions of tables
         whose files begin with a copy.
         """
+        super().__init__()
         self._choice = choice
         self._start_ts = start_ts
         self._selects = selects
         self._continued_ts = continued_ts
         self._copied = copied
-        self._tables: dict[tuple[str, str], RestoredTable] = {}
-        self._dropped: list[RestoredTable] = []
         self._numbers = count(1)  # of tables and of columns
 
     @property
@@ -48,57 +43,18 @@ class RestoreCatalog:
         """Without views."""
         return [table for table in self._tables.values() if not table.is_view]
 
-    def get(self, schema: str, table: str) -> RestoredTable | None:
-        return self._tables.get(key_of((schema, table)))
-
     def execute(self, files: Iterable[ConsumerSchemaFile]) -> None:
         """All of one version. Of several about the same table the one with a statement counts."""
-        found: dict[tuple[str, str], ConsumerSchemaFile] = {}
+        found: dict[Name, ConsumerSchemaFile] = {}
         for file in files:
-            key = key_of((file.schema, file.table))
-            if file.query or key not in found:
-                found[key] = file
-        told = [file for file in found.values() if file.type]
-        for query, file in {file.query: file for file in told if file.type in _RENAMES}.items():
-            self._rename(file, parse(query, file.schema))
-        exchanged: set[tuple[str, str]] = set()
-        for file in told:
-            statement = parse(file.query, file.schema) if file.query else None
-            if file.type == Action.EXCHANGE_TABLE_PARTITION:
-                exchanged |= self._exchange(file, statement)
-            else:
-                self._run(file, statement)
-        for key, file in found.items():
-            if not file.type and file.table and key not in exchanged:
-                self._unexplained(file)
-
-    def _run(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> None:
-        match file.type:
-            case Action.DROP_SCHEMA:
-                for table in [
-                    each for each in self._tables.values() if each.now.name[0].lower() == file.schema.lower()
-                ]:
-                    self._drop(table, file)
-            case _ if not file.table:
-                pass
-            case Action.CREATE_VIEW:
-                self._create(file).is_view = True
-            case Action.DROP_TABLE | Action.DROP_VIEW:
-                if (dropped := self.get(file.schema, file.table)) is not None:
-                    self._drop(dropped, file)
-            case Action.CREATE_TABLE | Action.CREATE_TABLES:
-                self._create(file)
-            case Action.TRUNCATE_TABLE:
-                self._truncate(file)
-            case Action.RECOVER_TABLE:
-                self._recover(file, statement or _NOTHING_SAID)
-            case _:
-                self._alter(file, statement)
+            if file.query or file.key not in found:
+                found[file.key] = file
+        for _ in self.changes(found.values()):
+            pass
 
     # -- tables
 
     def _create(self, file: ConsumerSchemaFile) -> RestoredTable:
-        """An empty one."""
         if (there := self.get(file.schema, file.table)) is not None:  # it went with its database, of which no id tells
             self._drop(there, file)
         table = RestoredTable(next(self._numbers), ddls=[file])
@@ -107,45 +63,36 @@ class RestoreCatalog:
         self._put(table)
         return table
 
+    def _create_view(self, file: ConsumerSchemaFile) -> None:
+        self._create(file).is_view = True
+
     def _drop(self, table: RestoredTable, file: ConsumerSchemaFile) -> None:
-        """Kept aside, for it may be recovered."""
         table.ddls.append(file)
-        del self._tables[key_of(table.now.name)]
-        self._dropped.append(table)
+        super()._drop(table, file)
 
     def _truncate(self, file: ConsumerSchemaFile) -> None:
         before = self.get(file.schema, file.table)
-        table = self._create(file)
-        table.emptied = before
+        super()._truncate(file)
         if before is not None:
-            table.ddls = [*before.ddls[:-1], file]
+            made = self._tables[file.key]
+            made.emptied, made.ddls = before, [*before.ddls[:-1], file]
 
-    def _recover(self, file: ConsumerSchemaFile, statement: ParsedStatement) -> None:
-        """The newest one that was dropped under the name, as TiDB takes it."""
-        old = {key_of(name) for name, _ in statement.renames}
-        found = [table for table in self._dropped if key_of(table.now.name) in old]
-        if not found:
+    def _recover(self, file: ConsumerSchemaFile, table: RestoredTable | None) -> None:
+        if table is None:
             self._new_with_rows(file, f"it was recovered at {file.version}, and no file says which table it was before")
-            return
-        self._dropped.remove(found[-1])
-        self._adopt(found[-1], file, _NOTHING_SAID)
+        else:
+            self._adopt(table, file, NO_STATEMENT)
 
-    def _rename(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> None:
-        """All pairs, one after the other; who ends where the changefeed does not write is gone."""
-        for old, new in statement.renames if statement else ():
-            table = self._tables.pop(key_of(old), None) or self._by_name(old[1])
-            if table is not None:
-                now = table.now
-                table.turn(TableVersion(file.version, (new[0], new[1]), now.defined, now.stored))
-                self._put(table)
+    def _call(self, table: RestoredTable, name: Name, file: ConsumerSchemaFile) -> None:
+        table.turn(TableVersion(file.version, name, table.now.defined, table.now.stored))
 
-    def _by_name(self, name: str) -> RestoredTable | None:
-        """A name without a database is of the session's, which no file tells: the only one that it can be."""
-        found = [key for key in self._tables if key[1] == name.lower()]
+    def _of_session(self, old: Name, new: Name, ts: int) -> RestoredTable | None:
+        """The only one that it can be."""
+        found = [key for key in self._tables if key[1] == old[1].lower()]
         return self._tables.pop(found[0]) if len(found) == 1 else None
 
-    def _alter(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> None:
-        is_renamed = file.type in _RENAMES
+    def _alter(self, file: ConsumerSchemaFile) -> None:
+        is_renamed = file.type in RENAMES
         table = self.get(file.schema, file.table)
         if is_renamed and self._selects is not None and not self._selects(file.schema, file.table):
             if table is not None:
@@ -154,27 +101,25 @@ class RestoreCatalog:
         if table is None:
             self._new_with_rows(file, f"no file says what was there before its DDL at {file.version}")
         elif not table.is_view:
-            self._adopt(table, file, _NOTHING_SAID if is_renamed and statement is None else statement)
+            self._adopt(table, file, file.said if is_renamed else file.statement)
             if is_renamed and self._selects is None:
                 why = "and without the changefeed's log it is unknown whether it is still written"
                 table.gap(f"it was renamed at {file.version}, {why}")
 
-    def _exchange(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> set[tuple[str, str]]:
+    def _exchange(self, file: ConsumerSchemaFile) -> None:
         """Both tables; which rows have changed places depends on the ids of partitions, which no file has by name."""
-        names = {key_of(name) for name in (*(statement.tables if statement else ()), (file.schema, file.table))}
+        names = {key_of(name) for name in file.said.tables} | {file.key}
         for name in names:
             if (table := self._tables.get(name)) is not None:
                 table.ddls.append(file)
                 table.gap(f"no file says which rows EXCHANGE PARTITION has moved at {file.version}")
-                now = table.now
-                table.turn(TableVersion(file.version, now.name, now.defined, now.stored))
-        return names
+                self._call(table, table.now.name, file)
+        self._explained |= names
 
     def _unexplained(self, file: ConsumerSchemaFile) -> None:
-        """No statement: a table of the start, one that came into the filter, or a DDL that is not in the files."""
         known = self.get(file.schema, file.table)
         if file.version == self._continued_ts and known is not None:
-            self._adopt(known, file, _NOTHING_SAID)
+            self._adopt(known, file, NO_STATEMENT)
         elif file.version in self._copied and known is None:
             self._create(file)
         elif file.version == self._start_ts:
@@ -184,9 +129,6 @@ class RestoreCatalog:
 
     def _new_with_rows(self, file: ConsumerSchemaFile, why: str) -> None:
         self._create(file).gap(why, of_unchanged=True)
-
-    def _put(self, table: RestoredTable) -> None:
-        self._tables[key_of(table.now.name)] = table
 
     # -- columns
 

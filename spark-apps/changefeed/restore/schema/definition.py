@@ -7,7 +7,6 @@ from sqlglot.errors import SqlglotError
 
 from changefeed.reading.schema.columns import TableColumn
 from changefeed.reading.schema.schema_file import ConsumerSchemaFile
-from changefeed.reading.schema.statement import parse
 from changefeed.restore.schema.table import RestoredTable
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.sql.text import literal, quoted
@@ -41,7 +40,7 @@ def _history(table: RestoredTable) -> list[ConsumerSchemaFile]:
     files = [file for file in table.ddls if file.type != Action.TRUNCATE_TABLE]
     if not files or any(file.type in _MOVED or not file.query for file in files):
         return []
-    verbs = [statement.verb if (statement := parse(file.query, file.schema)) else "" for file in files]
+    verbs = [file.said.verb for file in files]
     return files if verbs[0] == "create table" and set(verbs[1:]) <= _LATER else []
 
 

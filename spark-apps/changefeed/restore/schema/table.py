@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,6 +11,7 @@ import pyarrow as pa
 from changefeed.reading.rows.lines import LineShape
 from changefeed.reading.schema.columns import TableColumn
 from changefeed.reading.schema.schema_file import ConsumerSchemaFile
+from changefeed.reading.schema.statement import key_of
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,11 @@ class RestoredTable:
         return ".".join(self.now.name)
 
     @property
+    def key(self) -> tuple[str, str]:
+        """By which the catalog knows it."""
+        return key_of(self.now.name)
+
+    @property
     def never_known(self) -> str:
         """Why its rows are unknown, whatever changes come later; "" where that depends on its rows."""
         whole = next((gap.why for gap in self.gaps if gap.upto_ts is None), "")
@@ -118,9 +123,3 @@ class RestoredTable:
 
 def _keyless(table: RestoredTable) -> str:
     return "" if table.now.key else "it has no primary key, so its rows can't be told apart"
-
-
-def key_of(name: Sequence[str]) -> tuple[str, str]:
-    """By which tables are known: TiDB's names are the same in capital and small letters."""
-    schema, table = name
-    return schema.lower(), table.lower()

@@ -7,12 +7,13 @@ from the changefeed's own schema history; what no file says is looked up in the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from changefeed.reading.rows.lines import LineShape
+from changefeed.reading.schema.catalog import RENAMES, SchemaCatalog
 from changefeed.reading.schema.columns import TableColumn, default_of
 from changefeed.reading.schema.schema_file import ConsumerSchemaFile
-from changefeed.reading.schema.statement import ParsedStatement, parse
+from changefeed.reading.schema.statement import NO_STATEMENT, Name, ParsedStatement, key_of
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import TableInfo
 from changefeed.verify.consumer.report import ConsumerReport
@@ -20,13 +21,11 @@ from changefeed.verify.consumer.rows import ConsumerColumn, ConsumerRows, RowDif
 from changefeed.verify.consumer.table import ConsumerTable, differing, why_unknown
 from changefeed.verify.consumer.upstream import UpstreamTables, partition_names
 
-_RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 _REPARTITIONS = (Action.REORGANIZE_PARTITION, Action.ALTER_TABLE_PARTITIONING, Action.REMOVE_PARTITIONING)
-_NO_STATEMENT = ParsedStatement("")
 
 
-class ConsumerCatalog:
-    """Tables by name. Schema files are given version by version."""
+class ConsumerCatalog(SchemaCatalog[ConsumerTable, Awaitable[None]]):
+    """What no file says is taken from the upstream, with a note."""
 
     def __init__(
         self,
@@ -43,6 +42,7 @@ class ConsumerCatalog:
         `copied`: of each physical table that begins empty, with a copy, its first version.
         Views that exist at the start are in no file: they are known.
         """
+        super().__init__()
         self._upstream = upstream
         self._rows = rows
         self._report = report
@@ -51,41 +51,28 @@ class ConsumerCatalog:
         self._choice = choice
         self._has_ids = by_id
         self._copied = copied or {}
-        self._tables: dict[tuple[str, str], ConsumerTable] = {}
-        self._dropped: list[ConsumerTable] = []
+        self._files: dict[Name, ConsumerSchemaFile] = {}  # of the present version
         for view in upstream.tables(start_ts):
             if view.is_view and selects(view.schema_name, view.name):
                 self._put(ConsumerTable(view.schema_name, view.name, is_view=True))
-
-    def get(self, schema: str, table: str) -> ConsumerTable | None:
-        return self._tables.get((schema.lower(), table.lower()))
 
     @property
     def tables(self) -> list[ConsumerTable]:
         return list(self._tables.values())
 
     async def execute(self, files: Sequence[ConsumerSchemaFile]) -> None:
-        """All of one version: statements first, then what has none."""
-        statements = {file.path: parse(file.query, file.schema) for file in files if file.query}
+        """All of one version."""
+        self._files = {file.key: file for file in files}
         for file in files:
-            self._check_statement(file, statements.get(file.path))
+            self._check_statement(file)
             self._check_columns(file)
-        renaming = {file.query: file for file in files if file.type in _RENAMES}
-        for file in renaming.values():
-            self._rename(file, statements.get(file.path) or _NO_STATEMENT)
-        explained = set[str]()
-        for file in files:
-            if file.type:
-                explained.add(file.path)
-                explained |= await self._run(file, statements.get(file.path), files)
-        for file in files:
-            if file.path not in explained:
-                await self._unexplained(file)
+        for change in self.changes(files):
+            await change
 
     # -- what a file must be
 
-    def _check_statement(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> None:
-        if statement is None:
+    def _check_statement(self, file: ConsumerSchemaFile) -> None:
+        if (statement := file.statement) is None:
             return
         if not file.may_be(statement.verb):
             self._report.problem(f"{file.path} has Type {file.type}, which does not match its statement: {file.query}")
@@ -103,116 +90,76 @@ class ConsumerCatalog:
 
     # -- statements
 
-    async def _run(
-        self, file: ConsumerSchemaFile, statement: ParsedStatement | None, files: Sequence[ConsumerSchemaFile]
-    ) -> set[str]:
-        """The paths of other files of the version that this one's statement explains."""
-        match file.type:
-            case Action.DROP_SCHEMA:
-                for each in [table for table in self.tables if table.schema.lower() == file.schema.lower()]:
-                    self._drop(each, file)
-            case _ if not file.table:
-                pass
-            case Action.CREATE_VIEW:
-                self._tables.pop((file.schema.lower(), file.table.lower()), None)
-                self._put(ConsumerTable(file.schema, file.table, is_view=True))
-            case Action.DROP_TABLE | Action.DROP_VIEW:
-                if (table := self._known(file)) is not None:
-                    self._drop(table, file)
-            case Action.CREATE_TABLE | Action.CREATE_TABLES:
-                self._create(file)
-            case Action.TRUNCATE_TABLE:
-                if (table := self._known(file)) is not None:
-                    self._drop(table, file)
-                self._create(file)
-            case Action.RECOVER_TABLE:
-                await self._recover(file, statement or _NO_STATEMENT)
-            case Action.EXCHANGE_TABLE_PARTITION:
-                return await self._exchange(file, statement, files)
-            case _:
-                await self._alter(file, statement)
-        return set()
-
-    async def _alter(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> None:
+    async def _alter(self, file: ConsumerSchemaFile) -> None:
         if not self._selects(file.schema, file.table):  # renamed out of the filter
             return
         table = self._known(file)
         if table is None:
             return
         if file.type in (Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION) and not table.unknown:
-            self._empty_partitions(table, file, statement)
-        if statement is None and file.type not in _RENAMES:
+            self._empty_partitions(table, file)
+        if file.statement is None and file.type not in RENAMES:
             await self._retake(file, f"its statement can't be read: {file.query!r}")
         else:
-            await self._adopt(table, file, statement or _NO_STATEMENT)
+            await self._adopt(table, file, file.said)
 
-    def _rename(self, file: ConsumerSchemaFile, statement: ParsedStatement) -> None:
-        """All pairs of the statement, one after the other; who ends outside of the filter is gone."""
-        moved = []
-        for old, new in statement.renames:
-            table = self._tables.pop((old[0].lower(), old[1].lower()), None) or self._by_id(old, new, file.version)
-            if table is not None:
-                self._check_end(table, file)
-                table.schema, table.table = new
-                self._put(table)
-                moved.append(table)
-        for table in moved:
-            if not self._selects(table.schema, table.table) and self._tables.get(table.key) is table:
-                del self._tables[table.key]
+    def _rename(self, file: ConsumerSchemaFile) -> None:
+        """Who ends outside of the filter is gone."""
+        super()._rename(file)
+        for _, new in file.said.renames:
+            if not self._selects(*new):
+                self._tables.pop(key_of(new), None)
 
-    def _by_id(self, old: tuple[str, str], new: tuple[str, str], ts: int) -> ConsumerTable | None:
-        """Names without a database are of the session's, which no file tells: the same table in another one."""
+    def _call(self, table: ConsumerTable, name: Name, file: ConsumerSchemaFile) -> None:
+        self._check_end(table, file)
+        table.schema, table.table = name
+
+    def _of_session(self, old: Name, new: Name, ts: int) -> ConsumerTable | None:
+        """The same table by its id."""
         info = self._upstream.table(*new, ts)
         before = info and self._upstream.table_of(info.id, ts - 1)
         if before is None or before.name.lower() != old[1].lower():
             return None
-        found = self._tables.pop((before.schema_name.lower(), before.name.lower()), None)
+        found = self._tables.pop(key_of((before.schema_name, before.name)), None)
         if found is not None:
             self._report.took(f"the database of {old[1]}, which became {'.'.join(new)} at {ts}")
         return found
 
-    async def _recover(self, file: ConsumerSchemaFile, statement: ParsedStatement) -> None:
+    def _may_be(self, table: ConsumerTable, file: ConsumerSchemaFile) -> bool:
         info = self._upstream.table(file.schema, file.table, file.version)
-        old = {(schema.lower(), table.lower()) for (schema, table), _ in statement.renames}
-        found = [table for table in self._dropped if table.key in old and (info is None or table.id == info.id)]
-        if not found:
+        return info is None or table.id == info.id
+
+    async def _recover(self, file: ConsumerSchemaFile, table: ConsumerTable | None) -> None:
+        if table is None:
             await self._retake(file, "it was dropped before a consumer had it, or its statement doesn't name it")
             return
-        table = found[-1]
-        self._dropped.remove(table)
         table.schema, table.table = file.schema, file.table
         self._put(table)
-        await self._adopt(table, file, _NO_STATEMENT)
+        await self._adopt(table, file, NO_STATEMENT)
 
-    def _empty_partitions(
-        self, table: ConsumerTable, file: ConsumerSchemaFile, statement: ParsedStatement | None
-    ) -> None:
+    def _empty_partitions(self, table: ConsumerTable, file: ConsumerSchemaFile) -> None:
         before = self._upstream.table(file.schema, file.table, file.version - 1)
         ids = partition_names(before) if before else {}
-        names = [name.lower() for name in (statement.partitions if statement else ())]
+        names = [name.lower() for name in file.said.partitions]
         if unknown := [name for name in names if name not in ids]:
             self._report.problem(f"{file.path} is about partitions that are not in {file.name}: {', '.join(unknown)}.")
         self._report.took(f"the ids of {file.name}'s partitions {', '.join(names)} at {file.version}")
         self._rows.without_partitions(table.rows, [ids[name] for name in names if name in ids])
 
-    async def _exchange(
-        self, file: ConsumerSchemaFile, statement: ParsedStatement | None, files: Sequence[ConsumerSchemaFile]
-    ) -> set[str]:
-        names = statement.tables if statement else []
+    async def _exchange(self, file: ConsumerSchemaFile) -> None:
+        names = file.said.tables
         plain, parted = self._known(file), self.get(*names[0]) if len(names) == 2 else None
-        theirs = next(
-            (one for one in files if parted and (one.schema, one.table) == (parted.schema, parted.table)), None
-        )
-        if plain is None or parted is None or theirs is None or statement is None:
+        theirs = self._files.get(parted.key) if parted else None
+        if plain is None or parted is None or theirs is None:
             await self._retake(file, "the other table of its EXCHANGE PARTITION is not selected")
-            return set()
+            return
         before, after = (self._upstream.table(*names[0], ts) for ts in (file.version - 1, file.version))
-        name = statement.partitions[0] if statement.partitions else ""
+        name = next(iter(file.said.partitions), "")
         ids = [partition_names(info).get(name.lower()) if info else None for info in (before, after)]
         is_unknown = plain.unknown or parted.unknown
         if ids[0] is None or ids[1] is None or (not is_unknown and plain.stored.keys() != parted.stored.keys()):
             self._report.problem(f"{file.path} exchanges tables that do not match: {file.query}")
-            return set()
+            return
         self._report.took(f"the ids of {parted.name}'s partition {name} before and after {file.version}")
         if is_unknown:
             plain.unknown = parted.unknown = is_unknown
@@ -220,16 +167,15 @@ class ConsumerCatalog:
             pairs = [(stored, plain.stored[column]) for column, stored in parted.stored.items()]
             parted.rows, plain.rows = self._rows.exchange(parted.rows, plain.rows, pairs, ids[0], ids[1])
         for table, one in ((plain, file), (parted, theirs)):
-            await self._adopt(table, one, _NO_STATEMENT)
-        return {theirs.path}
+            await self._adopt(table, one, NO_STATEMENT)
+        self._explained.add(theirs.key)
 
     async def _unexplained(self, file: ConsumerSchemaFile) -> None:
-        """No statement: a table of the start, one that came into the filter, or a DDL that is not in the files."""
-        if not file.table or not self._selects(file.schema, file.table):
+        if not self._selects(file.schema, file.table):
             return
         info = self._upstream.table(file.schema, file.table, file.version)
         if info is not None and info.is_view:
-            self._put(ConsumerTable(file.schema, file.table, is_view=True))
+            self._create_view(file)
             return
         if info is not None and any(self._copied.get(id_) == file.version for id_ in info.physical_ids):
             self._create(file)
@@ -240,12 +186,12 @@ class ConsumerCatalog:
 
     # -- tables
 
-    def _put(self, table: ConsumerTable) -> None:
-        self._tables[table.key] = table
+    def _create_view(self, file: ConsumerSchemaFile) -> None:
+        self._put(ConsumerTable(file.schema, file.table, is_view=True))
 
     def _known(self, file: ConsumerSchemaFile) -> ConsumerTable | None:
-        """The table that a statement is about; a consumer can't execute it without one."""
-        table = self.get(file.schema, file.table)
+        """A consumer can't execute a statement without the table that it is about."""
+        table = super()._known(file)
         if table is None:
             self._report.problem(f"{file.path} is about a table that a consumer does not have: {file.query}")
         else:
@@ -262,14 +208,10 @@ class ConsumerCatalog:
             table.last = (0, 0)
 
     def _drop(self, table: ConsumerTable, file: ConsumerSchemaFile) -> None:
-        """Kept aside, for it may be recovered."""
         self._check_end(table, file)
-        del self._tables[table.key]
-        if not table.is_view:
-            self._dropped.append(table)
+        super()._drop(table, file)
 
     def _create(self, file: ConsumerSchemaFile) -> ConsumerTable:
-        """An empty one."""
         info = self._upstream.table(file.schema, file.table, file.version)
         if (there := self.get(file.schema, file.table)) is not None:
             if not self._has_ids or info is None or there.id == info.id:  # else it went with its database
@@ -294,7 +236,7 @@ class ConsumerCatalog:
 
     async def _retake(self, file: ConsumerSchemaFile, why: str) -> None:
         """The table anew, with the upstream's rows at the version."""
-        self._tables.pop((file.schema.lower(), file.table.lower()), None)
+        self._tables.pop(file.key, None)
         table = self._create(file)
         if not table.unknown:
             if why:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from changefeed.reading.rows.lines import LineShape
 from changefeed.reading.schema.columns import TableColumn
+from changefeed.reading.schema.statement import key_of
 from changefeed.schema.table_info import TableInfo
 from changefeed.verify.consumer.rows import ConsumerColumn
 from changefeed.verify.consumer.upstream import WrittenColumns
@@ -38,7 +39,7 @@ class ConsumerTable:
     @property
     def key(self) -> tuple[str, str]:
         """By which the catalog knows it."""
-        return self.schema.lower(), self.table.lower()
+        return key_of((self.schema, self.table))
 
     @property
     def order(self) -> list[ConsumerColumn]:
