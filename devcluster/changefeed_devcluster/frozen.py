@@ -165,7 +165,7 @@ class FrozenHistory:
         self.live = live
         self._one = one
         self.stored: Sequence[int] = LIVE if live else SCANNED
-        self._shards: list[Shard] = []
+        self.shards: list[Shard] = []
         self._lows: list[bytes] = []
 
     def add(self, runs: Sequence[tuple[int, int, int, RowSource]], base_ts: int) -> int:
@@ -181,8 +181,8 @@ class FrozenHistory:
         for shard in shards:
             shard.encoded.extend(shard.encode(self.stored, shard.first, shard.last))
             shard.happened = 0 if self.live else shard.transactions
-        self._shards = sorted([*self._shards, *shards], key=lambda shard: shard.low)
-        self._lows = [shard.low for shard in self._shards]
+        self.shards = sorted([*self.shards, *shards], key=lambda shard: shard.low)
+        self._lows = [shard.low for shard in self.shards]
         return max(shard.commit_of(shard.transactions - 1) for shard in shards)
 
     def pieces(self, start: bytes, end: bytes) -> list[ShardPart]:
@@ -190,7 +190,7 @@ class FrozenHistory:
         begin = max(bisect_right(self._lows, start) - 1, 0)
         stop = bisect_left(self._lows, end) if end else len(self._lows)
         found = []
-        for shard in self._shards[begin:stop]:
+        for shard in self.shards[begin:stop]:
             first = shard.first if start <= shard.low else shard.first + _rank(shard, start)
             last = shard.last if not end or shard.end <= end else shard.first + _rank(shard, end) - 1
             if first <= last:

@@ -69,7 +69,7 @@ class Ports:
         self._host = host
         self._make: dict[int, Callable[[], PortServer]] = {}
         self._bound: dict[int, int] = {}
-        self._servers: dict[int, PortServer] = {}
+        self.servers: dict[int, PortServer] = {}
         self._held: dict[int, socket.socket] = {}
 
     def address(self, number: int) -> str:
@@ -82,16 +82,16 @@ class Ports:
         server = make()
         self._bound[number] = server.bind(self._host, port)
         self._make[number] = make
-        self._servers[number] = server
+        self.servers[number] = server
 
     async def start(self) -> None:
-        for server in self._servers.values():
+        for server in self.servers.values():
             await server.start()
 
     async def restart(self, number: int) -> None:
         """Breaks all connections. A new server takes over the port before the old one stops, so nobody else can."""
-        old = self._servers.pop(number, None)
-        new = self._servers[number] = self._make[number]()
+        old = self.servers.pop(number, None)
+        new = self.servers[number] = self._make[number]()
         new.bind(self._host, self._bound[number])
         await new.start()
         if old is not None:
@@ -104,11 +104,11 @@ class Ports:
         if number in self._held:
             return
         self._held[number] = reusable(self._host, self._bound[number])
-        await self._servers.pop(number).stop()
+        await self.servers.pop(number).stop()
 
     async def close(self) -> None:
         """Stops all servers, then waits for what gRPC still has to tell this loop: a closed loop would log errors."""
-        await asyncio.gather(*(server.stop() for server in self._servers.values()))
+        await asyncio.gather(*(server.stop() for server in self.servers.values()))
         for held in self._held.values():
             held.close()
         await asyncio.sleep(_LAST_WORDS_SECONDS)

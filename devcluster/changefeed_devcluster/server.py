@@ -108,7 +108,7 @@ class DevCluster:
         self.store.max_ts = self.oracle.next()
         self.regions.bootstrap()
         self.watermarks = Watermarks(self.store, self.regions, VersionGate(self._store_ids, proposed_watermark, gated))
-        self._subscriptions = Subscriptions(
+        self.subscriptions = Subscriptions(
             self.store,
             self.regions,
             self.oracle,
@@ -122,8 +122,8 @@ class DevCluster:
         self.schedulers = {store_id: Scheduler(self.oracle, self._pd_is_frozen) for store_id in self._store_ids}
         self._driver: PlacementDriver | None = None
         self._services: dict[int, ChangeData] = {}
-        self._ports = Ports(host)
-        self._thread = ServerThread(self._open, self._tick, min_ts_interval, self._ports.close)
+        self.ports = Ports(host)
+        self._thread = ServerThread(self._open, self._tick, min_ts_interval, self.ports.close)
 
     # --- life ---
 
@@ -193,7 +193,7 @@ class DevCluster:
             if messages:
                 self._thread.soon(self._services[chosen].cut_after, messages)
             else:
-                self._thread.do(self._ports.restart(chosen))
+                self._thread.do(self.ports.restart(chosen))
 
     def kill(self, store_id: int, seconds: float | None = None, election_s: float = ELECTION_S) -> None:
         """Ends a store, until it is started again after some seconds or by `heal`; others go on.
@@ -205,7 +205,7 @@ class DevCluster:
         if store_id in self.regions.down:
             raise ValueError(f"store {store_id} is down already")
         self.regions.down.add(store_id)
-        self._thread.do(self._ports.kill(store_id))
+        self._thread.do(self.ports.kill(store_id))
         self._thread.later(election_s, self.regions.elect)
         if seconds is not None:
             self._thread.later(seconds, partial(self._revive, store_id))
@@ -213,7 +213,7 @@ class DevCluster:
     async def _revive(self, store_id: int) -> None:
         if store_id in self.regions.down:
             self.regions.down.discard(store_id)
-            await self._ports.restart(store_id)
+            await self.ports.restart(store_id)
 
     def restart_pd(self, heartbeat_s: float = INTERVAL_S, after_s: float = 0.0) -> None:
         """Breaks all connections of PD, which is back at once and hears of each region's leader within `heartbeat_s`.
@@ -223,9 +223,9 @@ class DevCluster:
         assert self._driver is not None
         self._driver.heartbeats.forget(self.regions.all(), heartbeat_s)
         if after_s:
-            self._thread.later(after_s, partial(self._ports.restart, _PD))
+            self._thread.later(after_s, partial(self.ports.restart, _PD))
         else:
-            self._thread.do(self._ports.restart(_PD))
+            self._thread.do(self.ports.restart(_PD))
 
     def upgrade(self, store_id: int | None = None) -> None:
         """Restarts a store, or all one after the other, with a newer version.
@@ -338,22 +338,22 @@ class DevCluster:
 
     def _tick(self) -> None:
         if not self._pd_is_frozen():
-            self._subscriptions.advance()
+            self.subscriptions.advance()
 
     async def _open(self) -> None:
         driver = self._driver = PlacementDriver(
             self.cluster_id, self.oracle, self.regions, self.safepoints, self._pd_is_frozen
         )
-        self._ports.bind(_PD, self._pd_port, self._pd_server)
-        self.pd_address = self._ports.address(_PD)
+        self.ports.bind(_PD, self._pd_port, self._pd_server)
+        self.pd_address = self.ports.address(_PD)
         for store_id in self._store_ids:
-            self._services[store_id] = ChangeData(store_id, self._subscriptions, self.troubles, self._scan_speed_limit)
+            self._services[store_id] = ChangeData(store_id, self.subscriptions, self.troubles, self._scan_speed_limit)
             port = self._store_port + store_id - 1 if self._store_port else 0
-            self._ports.bind(store_id, port, partial(self._store_server, store_id))
-            self.store_addresses[store_id] = self._ports.address(store_id)
+            self.ports.bind(store_id, port, partial(self._store_server, store_id))
+            self.store_addresses[store_id] = self.ports.address(store_id)
         driver.url = f"{'https' if self._certificates else 'http'}://{self.pd_address}"
         driver.stores = [self._described(store_id, address) for store_id, address in self.store_addresses.items()]
-        await self._ports.start()
+        await self.ports.start()
 
     def _described(self, store_id: int, address: str) -> metapb.Store:
         version = self.watermarks.gate.version(store_id)

@@ -138,7 +138,7 @@ async def test_flushes_that_overtake_the_scan_of_a_region_that_has_moved_are_the
         cluster.slow_scans(1)
         region = cluster.regions.locate(keys.record_key(table.id, 1))
         cluster.transfer(region.id, 3 - region.leader_store)
-        await run.until(lambda: region.id in cluster._subscriptions._by_region, "the new leader has its snapshot")
+        await run.until(lambda: region.id in cluster.subscriptions.by_region, "the new leader has its snapshot")
         large.update(table, {"id": 1, "note": "second " * 60})
         large.insert(table, {"id": 2, "note": "second " * 60})
         large.delete(table, 3)

@@ -84,8 +84,8 @@ BARRIER = (
         "beside a second DDL, the checkpoint reaches the first one's own ts",
         Barrier,
         "checkpoint_limit",
-        "self._known()[:1]",
-        "self._known()[: len(self._known()) == 1]",
+        "self.known()[:1]",
+        "self.known()[: len(self.known()) == 1]",
         rule=9,
     ),
     Mutation(
@@ -112,8 +112,8 @@ SYNCPOINTS = (
             Edit(
                 Barrier,
                 "syncpoint",
-                "ts == self.ceiling() and not any(ddl.ts <= ts for ddl in self._known()[:1])",
-                "ts is not None and ts <= self.ceiling() and not any(ddl.ts <= ts for ddl in self._known()[:1])",
+                "ts == self.ceiling() and not any(ddl.ts <= ts for ddl in self.known()[:1])",
+                "ts is not None and ts <= self.ceiling() and not any(ddl.ts <= ts for ddl in self.known()[:1])",
             ),
         ),
     ),
@@ -164,8 +164,8 @@ DDL = (
         "it is written before an earlier one",
         Barrier,
         "due",
-        "self._known()[:1]",
-        "self._known()",
+        "self.known()[:1]",
+        "self.known()",
         rule=9,
     ),
     Mutation(

@@ -18,7 +18,7 @@ from . import events
 from .connection import CdcRegistration, QueuedEvent
 
 _STEP_VERSIONS = 1024
-_BATCH_BYTES = 1 << 20
+BATCH_BYTES = 1 << 20
 
 
 class ScanSnapshot(NamedTuple):
@@ -37,7 +37,7 @@ class ScanSnapshot(NamedTuple):
 def scanned(
     store: MvccStore, frozen: FrozenHistory, subscription: CdcRegistration, snapshot: ScanSnapshot
 ) -> Iterator[list[bytes]]:
-    """The Entries bodies of a scan, in key order, _STEP_VERSIONS rows and about _BATCH_BYTES at a time."""
+    """The Entries bodies of a scan, in key order, _STEP_VERSIONS rows and about BATCH_BYTES at a time."""
     position = subscription.start
     for piece, happened in snapshot.frozen:
         # Nobody writes to its keys, but they may be locked.
@@ -68,7 +68,7 @@ def played(
 ) -> Iterator[tuple[QueuedEvent, ShardPart, int]]:
     """What of the frozen history had not happened at the snapshot, in the order of its ts.
 
-    Messages of about _BATCH_BYTES of whole transactions, each with the last transaction in it.
+    Messages of about BATCH_BYTES of whole transactions, each with the last transaction in it.
     """
     transactions = heapq.merge(
         *(_coming(frozen, piece, happened) for piece, happened in snapshot.frozen),
@@ -80,7 +80,7 @@ def played(
     for piece, number, bodies in transactions:
         made = subscription.frames(bodies)
         length = sum(map(len, made))
-        if last and size + length > _BATCH_BYTES:
+        if last and size + length > BATCH_BYTES:
             yield QueuedEvent(size, b"".join(frames)), *last
             frames, size = [], 0
         frames += made
@@ -97,11 +97,11 @@ def _coming(frozen: FrozenHistory, piece: ShardPart, happened: int) -> Iterator[
 
 
 def _sized(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Lists of about _BATCH_BYTES."""
+    """Lists of about BATCH_BYTES."""
     batch: list[bytes] = []
     size = 0
     for body in bodies:
-        if batch and size + len(body) > _BATCH_BYTES:
+        if batch and size + len(body) > BATCH_BYTES:
             yield batch
             batch, size = [], 0
         batch.append(body)

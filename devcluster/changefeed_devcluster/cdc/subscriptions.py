@@ -62,8 +62,8 @@ class Subscriptions:
         self._regions = regions
         self._oracle = oracle
         self._cluster_id = cluster_id
-        self._by_region: dict[int, list[CdcRegistration]] = {}
-        self._connections: list[CdcConnection] = []
+        self.by_region: dict[int, list[CdcRegistration]] = {}
+        self.connections: list[CdcConnection] = []
         self._sink_quota = sink_quota
         self._scanning: Counter[int] = Counter()  # registrations that are not initialized, by store
         store.observe(self._on_change)
@@ -73,13 +73,13 @@ class Subscriptions:
 
     def connect(self, connection: CdcConnection) -> None:
         with self.lock:
-            self._connections.append(connection)
+            self.connections.append(connection)
 
     def disconnect(self, connection: CdcConnection) -> None:
         with self.lock:
             for subscription in list(connection.subscriptions.values()):
                 self._remove(subscription)
-            self._connections.remove(connection)
+            self.connections.remove(connection)
 
     # --- requests ---
 
@@ -133,7 +133,7 @@ class Subscriptions:
             ends = [end for end in (subscription.end, region.end) if end]
             subscription.end = min(ends) if ends else b""
             subscription.is_whole = (subscription.start, subscription.end) == (region.start, region.end)
-            self._by_region.setdefault(region.id, []).append(subscription)
+            self.by_region.setdefault(region.id, []).append(subscription)
             locks = self._locks(subscription)
             subscription.advancer = advancer_of(locks, self._spares_large(subscription))
             return ScanSnapshot(self._store.seq, subscription.checkpoint_ts, locks, self._freeze(subscription))
@@ -209,7 +209,7 @@ class Subscriptions:
             subscription.connection.push(Frames(size, frames, lane))
             if ends:
                 subscription.initialized = True
-                subscription.is_ripe = any(each.is_ripe for each in self._by_region[subscription.region_id])
+                subscription.is_ripe = any(each.is_ripe for each in self.by_region[subscription.region_id])
                 self._scanning[subscription.connection.store_id] -= 1
             return True
 
@@ -217,7 +217,7 @@ class Subscriptions:
 
     def advance(self) -> None:
         """One tick of the watermark (docs/design/tikv.md, Resolved-ts): call it every min-ts-interval."""
-        if not self._by_region and not self._watermarks.safe_ts.is_asked_for:
+        if not self.by_region and not self._watermarks.safe_ts.is_asked_for:
             return
         ts = self._oracle.allocate()
         with self.lock:
@@ -226,13 +226,13 @@ class Subscriptions:
             self._watermarks.safe_ts.advance(ts)
             self._store.max_ts = max(self._store.max_ts, ts)
             self._store.resolved_floor = max(self._store.resolved_floor, ts)
-            for connection in self._connections:
+            for connection in self.connections:
                 self._advance_connection(connection, ts)
 
     def _advancers(self) -> dict[int, list[WatermarkAdvancer]]:
         """By store; what goes by the wrong mechanism, as the cluster was upgraded, is made again."""
         found: dict[int, list[WatermarkAdvancer]] = defaultdict(list)
-        for subscription in (each for some in self._by_region.values() for each in some):
+        for subscription in (each for some in self.by_region.values() for each in some):
             spares_large = self._spares_large(subscription)
             if subscription.advancer.spares_large != spares_large:
                 subscription.advancer = advancer_of(self._locks(subscription), spares_large)
@@ -268,14 +268,14 @@ class Subscriptions:
     # --- observers, inside the lock ---
 
     def _on_change(self, change: StoreChange) -> None:
-        if not self._by_region:
+        if not self.by_region:
             return
         by_region: dict[int, list[RowChange]] = {}
         locate = self._regions.locate_id
         for row in change.rows:
             by_region.setdefault(locate(row.key), []).append(row)
         for region_id, rows in by_region.items():
-            subscriptions = self._by_region.get(region_id)
+            subscriptions = self.by_region.get(region_id)
             if subscriptions and not self._deliver(tuple(subscriptions), RegionRows(change, rows)):
                 for subscription in tuple(subscriptions):
                     self._close(subscription, congested(region_id))
@@ -297,11 +297,11 @@ class Subscriptions:
     def _has_room(self, store_id: int, size: int) -> bool:
         if self._troubles.amount(InjectedTrouble.CONGESTION, store_id):
             return False
-        return size + sum(each.backlog for each in self._connections if each.store_id == store_id) <= self._sink_quota
+        return size + sum(each.backlog for each in self.connections if each.store_id == store_id) <= self._sink_quota
 
     def _on_regions(self, event: RegionEvent, old: Sequence[Region], new: Sequence[Region]) -> None:
         for region in old:
-            for subscription in tuple(self._by_region.get(region.id, ())):
+            for subscription in tuple(self.by_region.get(region.id, ())):
                 if event is RegionEvent.TRANSFER:
                     error = not_leader(new[0], new[0].leader)
                 else:
@@ -347,11 +347,11 @@ class Subscriptions:
         if not subscription.initialized:
             self._scanning[subscription.connection.store_id] -= 1
         subscription.connection.subscriptions.pop((subscription.request_id, subscription.region_id))
-        siblings = self._by_region.get(subscription.region_id, [])
+        siblings = self.by_region.get(subscription.region_id, [])
         if subscription in siblings:
             siblings.remove(subscription)
             if not siblings:
-                del self._by_region[subscription.region_id]
+                del self.by_region[subscription.region_id]
 
     def _push_error(self, connection: CdcConnection, region_id: int, request_id: int, error: cdcpb.Error) -> None:
         push_event(connection, cdcpb.Event(region_id=region_id, request_id=request_id, error=error))

@@ -40,7 +40,7 @@ class LockView(NamedTuple):
 
 SNAPSHOT = LockView()
 
-_STEP_KEYS = 50_000
+STEP_KEYS = 50_000
 """A scan mostly meets keys that have nothing new: 20 ms. A turn for the others costs as much, when they are busy."""
 
 
@@ -134,7 +134,7 @@ class Mvcc:
             versions = self.versions[key]
             if versions[-1].commit_ts > after_ts:
                 _collect(found, key, versions, after_ts, upto_seq)
-            if len(found) >= enough or visited == _STEP_KEYS:
+            if len(found) >= enough or visited == STEP_KEYS:
                 return found, key + b"\0"
         return found, None
 

@@ -54,8 +54,8 @@ class Tidb:
     """
 
     def __init__(self, cluster: TidbCluster) -> None:
-        self._cluster = cluster
-        self._store = cluster.store
+        self.cluster = cluster
+        self.store = cluster.store
         self.databases: dict[str, DbInfo] = {}
         self.tables: dict[str, NamedTable] = {}
         self.last_ddl_ts = 0
@@ -66,7 +66,7 @@ class Tidb:
 
         No transaction of this cluster can be open yet: those that a killed process left half done are ended.
         """
-        resolve_locks(self._store, MAX_TS)
+        resolve_locks(self.store, MAX_TS)
         done_key = keys.meta_string("BootstrapKey")
         with self.begin() as txn:
             if txn.read(done_key) is None:
@@ -81,11 +81,11 @@ class Tidb:
 
     def now(self) -> int:
         """A fresh ts."""
-        return self._cluster.oracle.next()
+        return self.cluster.oracle.next()
 
     def raise_to(self, ts: int) -> None:
         """Every later ts is above `ts`."""
-        self._cluster.oracle.raise_to(ts)
+        self.cluster.oracle.raise_to(ts)
 
     def read_catalog(self) -> None:
         """Databases and tables as they are now."""
@@ -100,7 +100,7 @@ class Tidb:
 
     def _hash_values(self, name: str, field: str, ts: int) -> list[dict[str, Any]]:
         prefix = keys.meta_hash_prefix(name)
-        pairs = self._store.scan(prefix, keys.prefix_end(prefix), ts)
+        pairs = self.store.scan(prefix, keys.prefix_end(prefix), ts)
         return [json.loads(value) for key, value in pairs if keys.meta_field(key, name).startswith(field)]
 
     def remember(self, table: NamedTable) -> NamedTable:
@@ -145,8 +145,8 @@ class Tidb:
 
     def split(self, raw_key: bytes) -> None:
         """A region begins at the key; PD scatters the new one, as TiDB asks it to."""
-        left, _ = self._cluster.split(raw_key)
-        self._cluster.regions.scatter(left.id)
+        left, _ = self.cluster.split(raw_key)
+        self.cluster.regions.scatter(left.id)
 
     def new_physical_ids(self, count: int) -> range:
         """Each with a region of its own."""
@@ -166,11 +166,11 @@ class Tidb:
 
     def begin(self, one_phase: bool = False, source: int = 0) -> Transaction:
         """A transaction at a fresh start ts; `one_phase` commits it without locks. `source`: TiKV's txn_source."""
-        return Transaction(self._cluster, one_phase, source)
+        return Transaction(self.cluster, one_phase, source)
 
     def begin_large(self, source: int = 0) -> LargeTransaction:
         """One that sends its rows flush after flush."""
-        return LargeTransaction(self._cluster, source)
+        return LargeTransaction(self.cluster, source)
 
     def bulk_insert(
         self, table: NamedTable, handles: npt.NDArray[np.int64], columns: Sequence[tuple[str, npt.NDArray[Any]]]
@@ -184,17 +184,17 @@ class Tidb:
         values = encode_rows([(ids[name], array) for name, array in columns])
         record_keys = keys.record_keys(table.id, handles)
         mutations = [Mutation(Op.PUT, key, value) for key, value in zip(record_keys, values, strict=True)]
-        return self._store.one_pc(mutations, self.now(), self.now() + 1)
+        return self.store.one_pc(mutations, self.now(), self.now() + 1)
 
     def snapshot(self, table: NamedTable, ts: int) -> dict[Any, Row]:
         """All rows at ts by primary key. Raises KeyIsLocked while an older transaction is open, SnapshotTooOld."""
         self._check_age(ts)
-        pairs = [pair for id_ in table.physical_ids for pair in self._store.scan(*keys.record_range(id_), ts)]
+        pairs = [pair for id_ in table.physical_ids for pair in self.store.scan(*keys.record_range(id_), ts)]
         return {pk: row for pk, row in (self._row(table, key, value) for key, value in pairs) if row is not None}
 
     def last_handle(self, table: NamedTable) -> int:
         """The largest handle that has a row now, 0 if the table is empty. Raises KeyIsLocked if it is being changed."""
-        found = self._store.read_range(*keys.record_range(table.id), self.now(), limit=1, reverse=True)
+        found = self.store.read_range(*keys.record_range(table.id), self.now(), limit=1, reverse=True)
         for key, value in found:
             if isinstance(value, Lock):
                 raise KeyIsLocked([value])
@@ -208,7 +208,7 @@ class Tidb:
         SnapshotTooOld when versions above after_ts may be gone.
         """
         self._check_age(after_ts)
-        upto_seq = self._store.seq
+        upto_seq = self.store.seq
         found = [c for id_ in table.physical_ids for c in self._changes(table, id_, after_ts, upto_ts, upto_seq)]
         return sorted(found, key=lambda change: (change.commit_ts, change.start_ts, change.pk))
 
@@ -219,7 +219,7 @@ class Tidb:
         start: bytes | None
         start, end = keys.record_range(id_)
         while start is not None:
-            versions, start = self._store.scan_versions(start, end, after_ts, upto_seq, _STEP_VERSIONS)
+            versions, start = self.store.scan_versions(start, end, after_ts, upto_seq, _STEP_VERSIONS)
             for key, version, old_value in versions:
                 if version.commit_ts > upto_ts:
                     continue
@@ -232,7 +232,7 @@ class Tidb:
 
     def _check_age(self, ts: int) -> None:
         """TiDB's check, which TiKV does not make: below the GC safepoint versions are missing without a word."""
-        safe_point = self._store.gc_safe_point
+        safe_point = self.store.gc_safe_point
         if ts < safe_point:
             raise SnapshotTooOld(f"ts {ts} is below the GC safepoint {safe_point}: what was there then is deleted")
 

@@ -135,7 +135,7 @@ def test_all_of_it_can_be_one_transaction() -> None:
 
 
 def test_events_stay_below_32_kib() -> None:
-    assert all(len(body) < 32 << 10 for shard in frozen()._shards for body in shard.encoded)
+    assert all(len(body) < 32 << 10 for shard in frozen().shards for body in shard.encoded)
 
 
 def test_no_row_comes_at_or_below_a_told_resolved_ts() -> None:
@@ -155,7 +155,7 @@ def test_no_row_comes_at_or_below_a_told_resolved_ts() -> None:
 
 
 def test_resolved_ts_goes_on_while_the_history_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("changefeed_devcluster.cdc.scans._BATCH_BYTES", 1)
+    monkeypatch.setattr("changefeed_devcluster.cdc.scans.BATCH_BYTES", 1)
     made = rig(frozen(live=True))
     seen = []
     for rows in steps(made, *attached(made)):
@@ -169,7 +169,7 @@ def test_resolved_ts_goes_on_while_the_history_is_told(monkeypatch: pytest.Monke
 
 
 def test_what_was_told_live_is_scanned_by_the_next_registration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("changefeed_devcluster.cdc.scans._BATCH_BYTES", 1)
+    monkeypatch.setattr("changefeed_devcluster.cdc.scans.BATCH_BYTES", 1)
     history = frozen(live=True)
     made = rig(history)
     first = steps(made, *attached(made, request_id=1))
@@ -223,7 +223,7 @@ def test_what_was_told_live_is_scanned_whole_in_the_parts_of_a_later_split() -> 
 
 
 def test_a_closed_registration_is_told_nothing_more(monkeypatch: pytest.MonkeyPatch, history: FrozenHistory) -> None:
-    monkeypatch.setattr("changefeed_devcluster.cdc.scans._BATCH_BYTES", 1)
+    monkeypatch.setattr("changefeed_devcluster.cdc.scans.BATCH_BYTES", 1)
     made = rig(history)
     coming = steps(made, *attached(made))
     for _ in range(3):
@@ -267,6 +267,6 @@ def test_snapshots_show_what_was_committed_at_their_ts() -> None:
 
 
 def test_shards_are_written_side_by_side() -> None:
-    first, second = frozen()._shards
+    first, second = frozen().shards
     starts = [shard.start_of(number) for number in range(3) for shard in (first, second)]
     assert all(earlier < later for earlier, later in pairwise(starts))

@@ -246,10 +246,10 @@ def test_resolved_ts_does_not_pile_up_for_who_does_not_read(cluster: DevCluster)
     region = cluster.regions.all()[0]
     with listening(cluster, region) as feed:
         harm(cluster, "stall")
-        subscriptions = cluster._subscriptions
+        subscriptions = cluster.subscriptions
         for _ in range(10 * core.TICKS):
             subscriptions.advance()
-        (connection,) = subscriptions._connections
+        (connection,) = subscriptions.connections
         assert len(connection.queue) <= core.TICKS
         harm(cluster, "heal")
         until_resolved(feed, cluster.oracle.next())
@@ -262,7 +262,7 @@ def test_a_store_that_holds_too_much_for_its_readers_is_congested() -> None:
             harm(cluster, "stall")
             for number in range(8):
                 put(cluster, b"k%d" % number, bytes(1000))
-            assert sum(connection.backlog for connection in cluster._subscriptions._connections) < 12_000
+            assert sum(connection.backlog for connection in cluster.subscriptions.connections) < 12_000
             harm(cluster, "heal")
             for feed in (one, other):
                 assert feed.error().error.congested.region_id == region.id
@@ -322,7 +322,7 @@ def until_attached(cluster: DevCluster) -> None:
     """Until a registration's scan has taken its snapshot."""
     gone = threading.Event()
     for _ in range(200):
-        if cluster._subscriptions._by_region:
+        if cluster.subscriptions.by_region:
             return
         gone.wait(0.05)
     raise AssertionError("the registration is not there")
@@ -350,7 +350,7 @@ def test_a_client_that_does_not_read_for_long_is_cut(cluster: DevCluster, monkey
 def until_none_is_connected(cluster: DevCluster) -> None:
     gone = threading.Event()
     for _ in range(200):
-        if not cluster._subscriptions._connections:
+        if not cluster.subscriptions.connections:
             return
         gone.wait(0.05)
     raise AssertionError("the client is still connected")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
+from changefeed_devcluster import keys
 from changefeed_devcluster.journal import Journal
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.store import MvccStore
@@ -175,7 +176,10 @@ def test_a_flush_that_fails_rolls_it_back(tidb: Tidb, table: NamedTable) -> None
     large.flush()
     with tidb.begin() as txn:
         txn.insert(table, {"id": 2})
-    large.write(*next(iter(txn._writes.items())))  # type: ignore[arg-type]
+    key = keys.record_key(table.id, 2)
+    value = tidb.store.get(key, tidb.now())
+    assert value is not None
+    large.write(key, value)
     with pytest.raises(WriteConflict):
         large.flush()
     assert set(tidb.snapshot(table, tidb.now())) == {2}

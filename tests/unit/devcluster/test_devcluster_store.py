@@ -291,7 +291,7 @@ def test_incremental_scan_shows_the_moment_of_its_snapshot() -> None:
 
 
 def test_a_step_of_a_scan_is_bounded_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("changefeed_devcluster.store.mvcc._STEP_KEYS", 3)
+    monkeypatch.setattr("changefeed_devcluster.store.mvcc.STEP_KEYS", 3)
     store = MvccStore()
     write(store, 10, 20, *(put(bytes([n]), b"1") for n in range(7)))
     steps = [store.scan_versions(bytes([n]), b"", 20, store.seq, 1024) for n in (0, 3, 6)]

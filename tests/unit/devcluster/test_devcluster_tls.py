@@ -190,10 +190,10 @@ def test_harm_and_rotation_by_command(cluster: DevCluster, folder: Path, capsys:
     for command in ("rotate", "retire"):
         main(["tls", command, str(folder)])
         assert json.loads(capsys.readouterr().out) == {"tls": str(folder)}
-        servers = cluster._ports._servers[0]
+        servers = cluster.ports.servers[0]
         main(["harm", "restart-pd", *at])
         assert json.loads(capsys.readouterr().out) == {}
-        until(lambda servers=servers: cluster._ports._servers[0] is not servers)  # type: ignore[misc]
+        until(lambda servers=servers: cluster.ports.servers[0] is not servers)  # type: ignore[misc]
     assert (folder / "client" / "tls.crt").read_bytes() != before
     main(["harm", "regions", *at])
     assert json.loads(capsys.readouterr().out)["regions"]

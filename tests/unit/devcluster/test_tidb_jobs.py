@@ -45,7 +45,7 @@ def states(tidb: Tidb, do: Callable[[], object]) -> list[dict[str, Any]]:
     start, end = keys.record_range(table.id)
     found = []
     while start is not None:
-        versions, start = tidb._store.scan_versions(start, end, before, tidb._store.seq, 1000)
+        versions, start = tidb.store.scan_versions(start, end, before, tidb.store.seq, 1000)
         found += [version for _, version, _ in versions if version.op is Op.PUT]
     rows = [decode_row(table.info, version.value or b"") for version in sorted(found, key=lambda each: each.commit_ts)]
     return [json.loads(row["job_meta"]) for row in rows]
@@ -186,7 +186,7 @@ def test_rows_of_an_online_modify_column_lack_the_old_column_before_its_end(tidb
     for number, table in enumerate((writes, deletes)):
         with tidb.begin() as txn:
             txn.insert(table, {"id": number, "n": "x"})
-        sizes.append(len(tidb._store.get(keys.record_key(table.id, number), tidb.now()) or b""))
+        sizes.append(len(tidb.store.get(keys.record_key(table.id, number), tidb.now()) or b""))
     assert sizes[0] > sizes[1], "the old one's default is written a while longer"
 
 

@@ -52,7 +52,7 @@ def test_the_bank_rolls_back_some_transactions_and_commits_some_in_one_phase(tid
     bank.create()
     bank.load(Event())
     kinds: Counter[str] = Counter()
-    tidb._store.observe(lambda change: kinds.update([change.kind.name]))
+    tidb.store.observe(lambda change: kinds.update([change.kind.name]))
     for _ in range(300):
         bank.step()
     assert kinds.keys() == {"PREWRITE", "COMMIT", "ROLLBACK", "ONE_PC"}
@@ -88,7 +88,7 @@ def test_a_bank_stops_when_told(tidb: Tidb) -> None:
     stop = Event()
     bank.load(stop)
     before = tidb.now()
-    tidb._store.observe(lambda _: stop.set())
+    tidb.store.observe(lambda _: stop.set())
     assert bank.run(stop) == sum(len(tidb.history(table, before, tidb.now())) for table in bank.tables) == 2
 
 
@@ -113,7 +113,7 @@ def test_sysbench_goes_on_after_the_last_row(tidb: Tidb) -> None:
     sysbench.create()
     stop = Event()
     sysbench.load(stop)
-    tidb._store.observe(lambda _: stop.set())
+    tidb.store.observe(lambda _: stop.set())
     assert sysbench.run(stop, rate=1000) == 3
     assert max(tidb.snapshot(sysbench.tables[0], tidb.now())) == 1001
 
@@ -124,7 +124,7 @@ def test_hot_tables_have_half_of_what_sysbench_writes(tidb: Tidb) -> None:
     stop = Event()
     sysbench.load(stop)
     before, commits = tidb.now(), count()
-    tidb._store.observe(lambda _: stop.set() if next(commits) >= 600 else None)
+    tidb.store.observe(lambda _: stop.set() if next(commits) >= 600 else None)
     sysbench.run(stop, rate=1e9)
     changes = [len(tidb.history(table, before, tidb.now())) for table in sysbench.tables]
     assert sum(changes[:2]) == pytest.approx(sum(changes) / 2, rel=0.2)
@@ -145,7 +145,7 @@ def test_a_storm_runs_every_kind_of_ddl_and_knows_what_stands_in_the_store(tidb:
     storm.settle()
     assert storm.done.keys() == {kind.name for kind in KINDS}
     assert rows > 8000
-    again = Tidb(tidb._cluster)
+    again = Tidb(tidb.cluster)
     again.read_catalog()
     assert again.tables == tidb.tables
     assert again.databases == tidb.databases

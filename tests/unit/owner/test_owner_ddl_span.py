@@ -46,7 +46,7 @@ def tidb() -> Iterator[Tidb]:
 
 @pytest.fixture
 async def pd(tidb: Tidb) -> AsyncIterator[PdClient]:
-    client = await PdClient.connect([tidb._cluster.pd_address])  # type: ignore[attr-defined]
+    client = await PdClient.connect([tidb.cluster.pd_address])  # type: ignore[attr-defined]
     yield client
     await client.close()
 
@@ -55,13 +55,18 @@ class Following:
     """A DDL span from now on, of a changefeed of `shop.*`."""
 
     def __init__(self, pd: PdClient, schema: SchemaHistory) -> None:
+        self.limits: list[int] = []  # after each event
         self.schema = schema
         self.barrier = Barrier(schema.snapshot_ts)
         there = [table.id for table in schema.tables_at(schema.snapshot_ts) if table.schema_name == "shop"]
         timeline = Timeline(lambda name, _: name == "shop", lambda name: name == "shop", lambda *_: False, there)
         self.errors: list[ChangefeedError] = []
         self.changed = asyncio.Event()
-        self.span = DdlSpan(pd, schema, timeline, self.barrier, self.changed.set, self.errors.append)
+        self.span = DdlSpan(pd, schema, timeline, self.barrier, self._changed, self.errors.append)
+
+    def _changed(self) -> None:
+        self.limits.append(self.barrier.checkpoint_limit())
+        self.changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(DEADLINE):
@@ -101,16 +106,14 @@ async def test_rule_1_nothing_is_let_past_a_ddl_of_a_selected_table(tidb: Tidb, 
 
 async def test_rule_1_the_limit_never_passes_a_ddl_that_is_not_yet_seen(tidb: Tidb, pd: PdClient) -> None:
     """Looked at after every event: a limit above a finish ts would file rows under the old schema."""
-    limits: list[int] = []
     async with following(tidb, pd) as followed:
-        followed.span._changed = lambda: (limits.append(followed.barrier.checkpoint_limit()), followed.changed.set())[1]
         for number in range(3):
             await asyncio.to_thread(tidb.create_table, "other", f"t{number}", COLUMNS)
         await asyncio.to_thread(tidb.create_table, "shop", "items", COLUMNS)
         finish_ts = tidb.last_ddl_ts
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later)
-    assert max(limits) == limits[-1] == finish_ts - 1
+    assert max(followed.limits) == followed.limits[-1] == finish_ts - 1
 
 
 async def test_a_ddl_of_other_tables_is_followed_and_stops_nothing(tidb: Tidb, pd: PdClient) -> None:
@@ -152,7 +155,7 @@ async def test_rule_9_an_event_waits_while_definitions_of_the_one_before_are_rea
         await asyncio.to_thread(tidb.add_column, tidb.tables["shop.orders"], NewColumn("note", "varchar(8)", True))
         later = tidb.now()
         await asyncio.wait_for(entered.wait(), DEADLINE)
-        other = asyncio.create_task(followed.span._on_event(Resolved(SUB_ID, later)))
+        other = asyncio.create_task(followed.span.on_event(Resolved(SUB_ID, later)))
         for _ in range(3):
             await asyncio.sleep(0)
         may_end.set()
@@ -173,7 +176,7 @@ async def test_rule_29_nothing_counts_behind_a_job_that_cant_be_followed(
         tidb.create_table("other", "new", COLUMNS)
         finish_ts = tidb.last_ddl_ts
         await followed.until(lambda: bool(followed.errors))
-        await followed.span._on_event(Resolved(SUB_ID, tidb.now()))
+        await followed.span.on_event(Resolved(SUB_ID, tidb.now()))
         assert followed.barrier.ceiling() < finish_ts
         assert [str(error) for error in followed.errors] == ["DDL job 7 cannot be followed."]
 
@@ -193,12 +196,12 @@ async def test_rule_29_a_job_that_cant_be_read_is_not_skipped(
 
 async def test_a_span_that_cant_be_pulled_fails(tidb: Tidb, pd: PdClient) -> None:
     async with following(tidb, pd) as followed:
-        await followed.span._on_event(
+        await followed.span.on_event(
             SubscriptionFailed(SUB_ID, Unavailable("A TiKV store asks for a client of version 9."))
         )
         assert [type(error) for error in followed.errors] == [Unavailable]
         before = followed.barrier.resolved_ts
-        await followed.span._on_event(Resolved(SUB_ID, tidb.now()))
+        await followed.span.on_event(Resolved(SUB_ID, tidb.now()))
         assert followed.barrier.resolved_ts == before
 
 
@@ -209,7 +212,7 @@ async def ddls_of(tidb: Tidb, pd: PdClient, do: Callable[[], object]) -> list[Dd
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later or bool(followed.errors))
         assert followed.errors == []
-        return list(followed.barrier._pending)
+        return followed.barrier.known()
 
 
 async def test_a_ddl_comes_at_the_ts_from_which_on_rows_have_what_it_leads_to(tidb: Tidb, pd: PdClient) -> None:
@@ -253,7 +256,7 @@ async def test_a_run_that_begins_between_a_ddls_effect_and_its_end_has_it_alread
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later)
         assert [column.name for column in followed.schema.table(orders.id, later).columns] == ["id"]
-        assert (list(followed.barrier._pending), followed.errors) == ([], [])
+        assert (followed.barrier.known(), followed.errors) == ([], [])
 
 
 async def test_a_definition_that_cant_be_read_now_is_read_with_the_next_resolved_ts(
@@ -275,7 +278,7 @@ async def test_a_definition_that_cant_be_read_now_is_read_with_the_next_resolved
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later)
         assert max(resolved) < tidb.last_ddl_ts
-        assert ([ddl.ts for ddl in followed.barrier._pending], followed.errors) == ([tidb.last_ddl_ts], [])
+        assert ([ddl.ts for ddl in followed.barrier.known()], followed.errors) == ([tidb.last_ddl_ts], [])
 
 
 async def test_rows_that_come_again_are_no_ddls_again(
@@ -284,20 +287,20 @@ async def test_rows_that_come_again_are_no_ddls_again(
     """As after a store's death: the span is pulled from below."""
     orders = tidb.add_column(tidb.tables["shop.orders"], NewColumn("n", "int"))
     taken: list[Data] = []
-    take = DdlSpan._take
+    on_event = DdlSpan.on_event
 
     async def remember(span: DdlSpan, event: FeedEvent) -> None:
         if isinstance(event, Data):
             taken.append(event)
-        await take(span, event)
+        await on_event(span, event)
 
-    monkeypatch.setattr(DdlSpan, "_take", remember)
+    monkeypatch.setattr(DdlSpan, "on_event", remember)
     async with following(tidb, pd) as followed:
         await asyncio.to_thread(last, columns.modify_column(tidb, orders, "n", NewColumn("n", "varchar(9)")))
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later)
         assert taken
         for event in tuple(taken):
-            await followed.span._on_event(event)
-        await followed.span._on_event(Resolved(SUB_ID, tidb.now()))
-        assert ([ddl.ts for ddl in followed.barrier._pending], followed.errors) == ([tidb.last_ddl_ts], [])
+            await followed.span.on_event(event)
+        await followed.span.on_event(Resolved(SUB_ID, tidb.now()))
+        assert ([ddl.ts for ddl in followed.barrier.known()], followed.errors) == ([tidb.last_ddl_ts], [])

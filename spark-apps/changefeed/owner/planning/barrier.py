@@ -82,7 +82,7 @@ class Barrier:
 
     def checkpoint_limit(self) -> int:
         """No checkpoint may be above it: T - 1 while a DDL or syncpoint at T is pending."""
-        pending = [ddl.ts - 1 for ddl in self._known()[:1]]
+        pending = [ddl.ts - 1 for ddl in self.known()[:1]]
         if self._syncpoint_ts is not None:
             pending.append(self._syncpoint_ts - 1)
         return min([self.ceiling(), *pending])
@@ -91,7 +91,7 @@ class Barrier:
         """Those of which everything up to their limit is known to the DDL span, and nothing above it can be planned."""
         if self.is_at_target() or self.ceiling() == self._syncpoint_ts:
             return frozenset(dispatchers)
-        return frozenset(dispatcher for ddl in self._known() for dispatcher in ddl.involved)
+        return frozenset(dispatcher for ddl in self.known() for dispatcher in ddl.involved)
 
     def is_at_target(self) -> bool:
         """Whether the DDL span has reached the end."""
@@ -99,7 +99,7 @@ class Barrier:
 
     def due(self, flushed_ts: Callable[[int], int]) -> Ddl | None:
         """The next DDL, once every dispatcher that it involves is flushed to its ts; maybe none is."""
-        for ddl in self._known()[:1]:
+        for ddl in self.known()[:1]:
             if ddl.ts <= self.ceiling() and all(flushed_ts(dispatcher) >= ddl.ts for dispatcher in ddl.involved):
                 return ddl
         return None
@@ -111,7 +111,7 @@ class Barrier:
     def syncpoint(self) -> int | None:
         """The next one, if all DDLs up to it are executed: it is due once every dispatcher is flushed to it."""
         ts = self._syncpoint_ts
-        return ts if ts == self.ceiling() and not any(ddl.ts <= ts for ddl in self._known()[:1]) else None
+        return ts if ts == self.ceiling() and not any(ddl.ts <= ts for ddl in self.known()[:1]) else None
 
     def syncpoint_written(self) -> None:
         """The one that was due is recorded."""
@@ -126,6 +126,6 @@ class Barrier:
     def _syncpoint_ts(self) -> int | None:
         return None if self._syncpoints is None else self._syncpoints.next_ts
 
-    def _known(self) -> list[Ddl]:
+    def known(self) -> list[Ddl]:
         """Those that no earlier one can come before."""
         return [ddl for ddl in self._pending if ddl.ts <= self._resolved_ts]

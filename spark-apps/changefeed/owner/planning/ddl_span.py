@@ -49,7 +49,7 @@ class DdlSpan:
         self._barrier = barrier
         self._changed = changed
         self._failed = failed
-        self._feed = SpanFeed(pd, self._on_event)
+        self._feed = SpanFeed(pd, self.on_event)
         self._effects = Effects(schema, lambda ts: Snapshot(pd, ts))
         self._waiting: dict[tuple[int, int], Job] = {}  # by commit ts and job id
         self._upto: dict[int, int] = {}  # by job id: the commit ts up to which its rows are processed
@@ -70,7 +70,8 @@ class DdlSpan:
         """As SpanFeed.stopped."""
         return self._feed.stopped()
 
-    async def _on_event(self, event: FeedEvent) -> None:
+    async def on_event(self, event: FeedEvent) -> None:
+        """Of the span's feed."""
         async with self._turn:
             if self._broken:
                 return  # a resolved-ts behind a job that was not taken in would let rows pass it (rules 1, 29)
