@@ -17,7 +17,7 @@ from changefeed.schema.ddl.actions import Action
 RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 
 
-class NamedTable(Protocol):
+class KeyedTable(Protocol):
     """A table as a reader has it."""
 
     is_view: bool
@@ -26,7 +26,7 @@ class NamedTable(Protocol):
     def key(self) -> Name: ...
 
 
-Table = TypeVar("Table", bound=NamedTable)
+Table = TypeVar("Table", bound=KeyedTable)
 Done = TypeVar("Done")
 
 
