@@ -16,7 +16,7 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import Any
 
-from changefeed.upstream.pd import LocatedRegion, PdClient
+from changefeed.upstream.tikv.client.pd import LocatedRegion, PdClient
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
 
 _RESOLVED_TAG = cdcpb_pb2.ChangeDataEvent.DESCRIPTOR.fields_by_name["resolved_ts"].number << 3 | 2

@@ -18,8 +18,8 @@ import pyarrow as pa
 from changefeed.model.position import OP_INSERT, OP_UPDATE
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.cells import arrow_type
 from changefeed.schema.table_info import TableInfo, parse_table_info
+from changefeed.schema.values import arrow_type
 from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.codec.avro.codec import Avro
 from changefeed.sink.kafka.codec.canal import CanalJson

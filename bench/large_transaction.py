@@ -29,10 +29,10 @@ import grpc
 import grpc.aio
 import numpy as np
 from changefeed.eventstore.run_folder import RunFolder
-from changefeed.model.memcomparable import encode_bytes
 from changefeed.objectstore import Location
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.spark.settings import LaptopDeployment, worker_environment
+from changefeed.upstream.tikv.tidb.memcomparable import encode_bytes
 from changefeed.wire import cdcpb_pb2, owner_pb2
 from measured import ROOT, write_report
 

@@ -40,9 +40,9 @@ from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.progress import Meter
 from changefeed.owner.writing.writing import Run
 from changefeed.pipeline.work import Work
-from changefeed.schema.keys import table_span
 from changefeed.schema.table_info import LONG, STRING, parse_table_info
 from changefeed.sink.storage.layout import Layout
+from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.wire import owner_pb2 as pb
 from measured import ROOT, write_report
 

@@ -182,7 +182,8 @@ def stopping() -> dict[str, type[ChangefeedError]]:
 
 
 class InvalidRequest(ChangefeedError):
-    """A request to the upstream was refused by our own checks and not sent (upstream/requests): a defect of ours."""
+    """A request to the upstream was refused by our own checks and not sent (upstream/tikv/client/requests): a
+    defect of ours."""
 
 
 class ProtocolViolation(ChangefeedError):

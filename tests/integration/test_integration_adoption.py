@@ -17,7 +17,7 @@ from changefeed.reading.schema.schema_file import read_schema_file, schema_check
 from changefeed.tail.changes import TailedChanges
 from changefeed.ticdc import adoption as ticdc_module
 from changefeed.ticdc.adoption import adopt_ticdc
-from changefeed.upstream.access import Access
+from changefeed.upstream.tikv.client.access import Access
 from changefeed.verify.report import Locations, verify
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world

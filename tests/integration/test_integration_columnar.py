@@ -36,14 +36,14 @@ from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.task import entry_of
 from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.puller.task import Limits, PullerTask
-from changefeed.schema.keys import table_span
-from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.storage.codec.csv import fingerprint
 from changefeed.sink.storage.event_sink import StorageJob, encode_entry
 from changefeed.spec.parse import effective, parse
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.keys import table_span
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 from changefeed.wire import owner_pb2
 from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb

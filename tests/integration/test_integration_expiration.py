@@ -10,7 +10,7 @@ from changefeed.objectstore.open import open_store
 from changefeed.owner.planning import expiration
 from changefeed.reading.failures import NotVerifiable
 from changefeed.restore.source import NotRestorable, RestoreSource
-from changefeed.upstream.access import Access
+from changefeed.upstream.tikv.client.access import Access
 from changefeed.verify.report import Locations, verify
 from integration_inprocess import World, new_world
 

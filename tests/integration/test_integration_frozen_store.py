@@ -10,7 +10,7 @@ import sys
 import grpc
 import grpc.aio
 import pytest
-from changefeed.upstream.channels import Channels
+from changefeed.upstream.tikv.client.channels import Channels
 
 NOTICED_S = 20.0  # keepalive after 10 s without a word, 3 s for the answer
 

@@ -15,7 +15,7 @@ from changefeed.owner.driver import Outcome, RunOptions, run_on_loop
 from changefeed.owner.places import service_id, state_location
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
-from changefeed.upstream.safepoint import HeldUntil
+from changefeed.upstream.tikv.client.safepoint import HeldUntil
 from changefeed.verify.report import verify
 from integration_inprocess import InProcessExecution, Run, Seen, World, new_world
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from changefeed.errors import InvalidSpec
 from changefeed.model.table_copy import COPY_TICKS
-from changefeed.upstream.access import Access
+from changefeed.upstream.tikv.client.access import Access
 from changefeed.verify.report import Locations, verify
 from changefeed.verify.result import Result
 from changefeed_devcluster.keys import record_key

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.history import Touched
 from changefeed.schema.table_info import parse_table_info
 from changefeed.sink.contract import Claim, Ddl, Entry, EntryId, Surroundings
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
 from changefeed.sink.kafka.entry_writer import KafkaJob, KafkaWriter
 from changefeed.sink.kafka.options import KafkaEndpoint
+from changefeed.upstream.tikv.tidb.job import parse_job
 from integration_connect_reader import ConnectReader, Unwrapped, connect_reader
 from integration_flink_reader import Change, FlinkReader, Refused, Row, flink_reader, replayed, typed_row
 from integration_java import FETCH_S
@@ -80,7 +80,7 @@ def options(topic: str, protocol: str, more: dict[str, bool]) -> dict[str, Any]:
 def ddl(ts: int, action: Action, query: str) -> Ddl:
     own = parse_table_info({"id": 1, "name": {"O": "t"}}, "shop")
     job = parse_job({"id": ts, "type": int(action), "query": query})
-    return Ddl(ts, ts, job=job, query=query, touched=Touched((own,), (own,)), is_told=True)
+    return Ddl(ts, ts, change=job, query=query, touched=Touched((own,), (own,)), is_told=True)
 
 
 def failed(error: BaseException) -> None:

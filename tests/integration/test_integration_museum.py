@@ -11,7 +11,7 @@ from changefeed.errors import ChangefeedError, InvalidSpec, Unavailable
 from changefeed.objectstore import Location
 from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.sink.storage.event_sink import StorageJob
-from changefeed.upstream.safepoint import Safepoint
+from changefeed.upstream.tikv.client.safepoint import Safepoint
 from changefeed.wire.owner import OwnerAddress, RunKey
 from changefeed.wire.owner_client import reporting
 from integration_inprocess import World, new_world

@@ -22,7 +22,6 @@ from changefeed.errors import (
 )
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.history import Touched
 from changefeed.schema.sql.statements import Statement
 from changefeed.schema.table_info import TableInfo, parse_table_info
@@ -33,6 +32,7 @@ from changefeed.sink.mysql.ddl_record import Subject
 from changefeed.sink.mysql.index_builds import Build, IndexBuilds
 from changefeed.sink.mysql.server import Session
 from changefeed.sink.mysql.syncpoint import SyncpointStatements
+from changefeed.upstream.tikv.tidb.job import parse_job
 from changefeed_devcluster.tidb.schema import NewColumn, make_table
 from integration_mariadb import MariaDb, running
 from integration_mysql_programs import every_server
@@ -93,7 +93,7 @@ def ddl(
     )
     touched = Touched(tuple(before), tuple(after), frozenset({database} if database else ()))
     by_id = {table.id: table for table in before}, {table.id: table for table in after}
-    return Ddl(ts, job.id, job=job, before=by_id[0], tables=by_id[1], touched=touched, is_told=True)
+    return Ddl(ts, job.id, change=job, before=by_id[0], tables=by_id[1], touched=touched, is_told=True)
 
 
 T, P = stored("t"), partitioned(P0)
@@ -146,7 +146,7 @@ def structure(database: MariaDb) -> list[tuple[Any, ...]]:
     return found + database.query("SHOW DATABASES")
 
 
-@pytest.mark.parametrize("told", DDLS, ids=[each.job.type_name for each in DDLS if each.job])
+@pytest.mark.parametrize("told", DDLS, ids=[each.change.type_name for each in DDLS if each.change])
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_rule_25_a_ddl_is_executed_once_wherever_its_driver_dies(
     database: MariaDb, monkeypatch: pytest.MonkeyPatch, told: Ddl, moment: str
@@ -163,8 +163,11 @@ def test_rule_25_a_ddl_is_executed_once_wherever_its_driver_dies(
     heir.execute(told)
     done = structure(database)
     assert (left == done) == (
-        told.job is not None
-        and (told.job.type == Action.TRUNCATE_TABLE or (moment == "after" and told.job.type != Action.CREATE_TABLES))
+        told.change is not None
+        and (
+            told.change.type == Action.TRUNCATE_TABLE
+            or (moment == "after" and told.change.type != Action.CREATE_TABLES)
+        )
     )
     heir.execute(told)
     heir.close()

@@ -16,7 +16,6 @@ from changefeed.errors import NeedsHuman, OtherDefinition
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.history import Touched
 from changefeed.schema.sql.definition import Definition
 from changefeed.schema.sql.dialect import Dialect
@@ -27,6 +26,7 @@ from changefeed.sink.mysql.ddl import MysqlDdlSink
 from changefeed.sink.mysql.definitions.check import check, compare
 from changefeed.sink.mysql.definitions.difference import Difference
 from changefeed.sink.mysql.server import Session
+from changefeed.upstream.tikv.tidb.job import parse_job
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb, running
@@ -229,7 +229,7 @@ def ddl(table: TableInfo, *, is_told: bool = True, tables: Sequence[TableInfo] =
     number = next(NUMBERS)
     raw = {"id": number, "type": int(Action.MODIFY_TABLE_COMMENT), "state": 6, "table_id": 1, "query": "SIGNAL"}
     touched, by_id = Touched((table,), (table,)), {each.id: each for each in tables or [table]}
-    return Ddl(number, number, job=parse_job(raw), tables=by_id, touched=touched, is_told=is_told)
+    return Ddl(number, number, change=parse_job(raw), tables=by_id, touched=touched, is_told=is_told)
 
 
 def mends(refused: OtherDefinition) -> list[str]:

@@ -142,7 +142,7 @@ def values_of(kind: Kind) -> list[Any]:
 def ddl(example: Example, ts: int) -> Ddl:
     touched = example.touched
     before, after = ({table.id: table for table in tables} for tables in (touched.before, touched.after))
-    return Ddl(ts, ts, job=example.job, before=before, tables=after, touched=touched, is_told=True)
+    return Ddl(ts, ts, change=example.job, before=before, tables=after, touched=touched, is_told=True)
 
 
 def prepare(database: MariaDb, example: Example, dialect: Dialect) -> None:

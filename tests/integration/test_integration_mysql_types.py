@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.cells import arrow_type
+from changefeed.schema.values import arrow_type
 from changefeed.sink.contract import EntryId
 from changefeed.sink.mysql.rows.changes import Changes
 from integration_mariadb import MariaDb

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman, SnapshotLostByGC
 from changefeed.owner.driver import Outcome
-from changefeed.upstream.access import Access
+from changefeed.upstream.tikv.client.access import Access
 from changefeed.verify.report import Locations, verify
 from integration_inprocess import World, new_world
 

@@ -20,13 +20,13 @@ from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.kafka import place_of
 from changefeed.pipeline.mounter import mount
-from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Claim, Entry, EntryId
 from changefeed.sink.kafka.codec.message import DdlEvent, Message
 from changefeed.sink.kafka.entry_writer import KafkaJob, MessageEncoder, codec_for
 from changefeed.spec.parse import effective, parse
-from changefeed.upstream.access import Access
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.verify.kafka import topics
 from changefeed.verify.recorded import lives_of
 from changefeed.verify.upstream.history import Collected, read_history

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from changefeed.owner.planning.timeline import Timeline
-from changefeed.schema import snapshot
-from changefeed.schema.ddl.job import Job
-from changefeed.schema.effects import Effects
 from changefeed.schema.history import SchemaHistory, Touched
 from changefeed.schema.table_info import TableInfo
+from changefeed.upstream.tikv.tidb import snapshot
+from changefeed.upstream.tikv.tidb.effects import Effects
+from changefeed.upstream.tikv.tidb.job import Job
 from changefeed.verify.report import verify
 from changefeed.verify.result import Result
 from changefeed_devcluster.cdc import events

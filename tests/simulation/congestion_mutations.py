@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from changefeed.puller.congestion import Congestion
-from changefeed.puller.feed import SpanFeed
-from changefeed.puller.store_stream import StoreStream
+from changefeed.upstream.tikv.feed.congestion import Congestion
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
+from changefeed.upstream.tikv.feed.store_stream import StoreStream
 from mutation import Edit, Mutation
 
 CONGESTION_MUTATIONS = (

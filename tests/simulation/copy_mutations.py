@@ -7,8 +7,8 @@ from changefeed.log.state import State
 from changefeed.model.table_copy import TableCopy
 from changefeed.owner.preparation import copying
 from changefeed.owner.pulling.spans import Spans
-from changefeed.puller.feed import SpanFeed
-from changefeed.puller.initial_copy import CopyScan
+from changefeed.upstream.tikv.feed.initial_copy import CopyScan
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
 from mutation import Edit, Mutation
 
 COPY_MUTATIONS = (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from changefeed.puller.matching import rows, slots
-from changefeed.puller.matching.matcher import Matcher
-from changefeed.puller.matching.region_events import RegionEvents
-from changefeed.puller.matching.spilled import Spilled
+from changefeed.upstream.tikv.matching import rows, slots
+from changefeed.upstream.tikv.matching.matcher import Matcher
+from changefeed.upstream.tikv.matching.region_events import RegionEvents
+from changefeed.upstream.tikv.matching.spilled import Spilled
 from mutation import Mutation
 
 MATCHER_MUTATIONS = (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from changefeed.eventstore.buffer import EventBuffer
 from changefeed.pipeline import sorter
-from changefeed.puller.feed import SpanFeed
-from changefeed.puller.held_history import HeldHistory
-from changefeed.puller.range_lock import RangeLock
 from changefeed.puller.reports import Reports
 from changefeed.puller.span_pipeline import SpanPipeline
 from changefeed.puller.task import PullerTask
 from changefeed.sink.storage import grow
+from changefeed.upstream.tikv.feed.held_history import HeldHistory
+from changefeed.upstream.tikv.feed.range_lock import RangeLock
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
 from mutation import Mutation
 
 RANGE_LOCK = (

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from random import Random
 
-from changefeed.model.memcomparable import decode_bytes
 from changefeed.model.position import OP_DELETE
+from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import errorpb_pb2, metapb_pb2
 from simulated_time import Mailbox, Timeline

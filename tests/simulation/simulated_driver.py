@@ -36,9 +36,9 @@ from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.owner.writing.writing import Run
-from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Ddl, Notice
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
+from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.wire import owner_pb2 as pb
 from simulated_pipeline_task import Stream
 from simulated_pullers import Puller

@@ -29,7 +29,6 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Ddl, EntryId
 from changefeed.sink.iceberg import ddl_sink
@@ -40,6 +39,7 @@ from changefeed.sink.iceberg.place import IcebergEndpoint
 from changefeed.sink.iceberg.shape import file_schema, table_schema
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots
 from changefeed.sink.iceberg.tables import InitialTable, LakeTables, TableWriter
+from changefeed.upstream.tikv.tidb.job import parse_job
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import CommitStateUnknownException, NoSuchTableError

@@ -18,7 +18,7 @@ CLUSTER_ID = 7
 
 
 class SimulatedPd:
-    """A process's client of PD and the stores; implements puller.feed.Pd."""
+    """A process's client of PD and the stores; implements upstream.tikv.feed.span_feed.Pd."""
 
     cluster_id = CLUSTER_ID
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from changefeed.clock import Clock
 from changefeed.errors import ChangefeedError
 from changefeed.owner.pulling.spans import AWAY_S
-from changefeed.puller.feed import FeedEvent, SpanFeed
 from changefeed.puller.task import Limits, PullerTask
-from changefeed.upstream.regions import Pd
+from changefeed.upstream.contract import FeedEvent
+from changefeed.upstream.tikv.client.regions import Pd
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
 from changefeed.wire import owner_pb2 as pb
 from simulated_pd import SimulatedPd, broken
 from simulated_segments import MemoryFile

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from changefeed.model.memcomparable import encode_bytes
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
 from changefeed.model.tso import compose
-from changefeed.schema.keys import table_prefix, table_span
+from changefeed.upstream.tikv.tidb.keys import table_prefix, table_span
+from changefeed.upstream.tikv.tidb.memcomparable import encode_bytes
 
 if TYPE_CHECKING:
     from simulated_cdc import ChangeData

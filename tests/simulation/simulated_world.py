@@ -23,9 +23,9 @@ from changefeed.log.log import Log
 from changefeed.owner.planning import checkpoint, planner
 from changefeed.owner.planning.actions import Stop
 from changefeed.owner.writing import dispatch
-from changefeed.puller import initial_copy, store_stream
-from changefeed.puller.matching import matcher, spilled
 from changefeed.sink.storage.layout import Layout
+from changefeed.upstream.tikv.feed import initial_copy, store_stream
+from changefeed.upstream.tikv.matching import matcher, spilled
 from changefeed.wire import owner_pb2 as pb
 from simulated_cdc import ChangeData
 from simulated_database import Database

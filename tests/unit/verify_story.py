@@ -20,16 +20,16 @@ from changefeed.objectstore.open import open_store
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.reading.rows.formats import Format
 from changefeed.reading.schema.schema_file import schema_checksum
-from changefeed.schema.ddl.job import decode_job
-from changefeed.schema.effects import Effects
-from changefeed.schema.keys import DDL_JOB_SPAN, table_span
-from changefeed.schema.snapshot import load_schema
 from changefeed.sink.storage.schema_file import SchemaFile, files_of, write
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.parse import effective, parse
-from changefeed.upstream.access import Access
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.effects import Effects
+from changefeed.upstream.tikv.tidb.job import decode_job
+from changefeed.upstream.tikv.tidb.keys import DDL_JOB_SPAN, table_span
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 from changefeed.verify.upstream.expected import images
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.verify.upstream.lives import Life, read_lives

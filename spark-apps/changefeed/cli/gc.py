@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from changefeed.objectstore import Location
     from changefeed.owner.closing.holds import Found, Stray
     from changefeed.owner.closing.left_overs import StateFolder
-    from changefeed.upstream.access import Access
-    from changefeed.upstream.holds import Hold
+    from changefeed.upstream.tikv.client.access import Access
+    from changefeed.upstream.tikv.client.holds import Hold
 
 _HEAD = ["STATE FOLDER", "IS", "CHECKPOINT", "EVENTS", "HELD UNTIL"]
 _HOLD_HEAD = ["HOLD WITHOUT A LOG HERE", "FROM", "UNTIL", "PD"]
@@ -86,7 +86,7 @@ def gc(
 def _more(pd: list[str] | None, file: Path | None, secrets_dir: Path | None) -> list[Access]:
     from changefeed.cli.config_file import read
     from changefeed.owner.places import upstream_access
-    from changefeed.upstream.access import Access
+    from changefeed.upstream.tikv.client.access import Access
 
     return [
         *([Access(tuple(pd))] if pd else []),

@@ -15,12 +15,12 @@ from typing import Any
 from changefeed.errors import ExecuteByHand
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import Job, parse_job
 from changefeed.schema.history import Touched
 from changefeed.schema.sql.definition import HASH, KEY, LIST, RANGE
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.statements import statements
 from changefeed.schema.table_info import TableInfo, parse_table_info
+from changefeed.upstream.tikv.tidb.job import Job, parse_job
 
 SERVERS = {
     "MySQL 5.6": Dialect("MySQL", (5, 6, 24)),

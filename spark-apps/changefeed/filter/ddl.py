@@ -5,8 +5,8 @@ A DDL that is ignored still changes the definitions that later rows are decoded 
 
 from __future__ import annotations
 
+from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.ddl.ddls import DDLS
-from changefeed.schema.ddl.job import Job
 from changefeed.spec.filter.event_types import ALL_DDL, ALTER_TABLE
 from changefeed.spec.filter.event_types import DDLS as DDLS_BY_NAME
 from changefeed.spec.filter.filters import EventFilter, Filter
@@ -40,18 +40,18 @@ _NOT_ALTER_TABLE = frozenset(
 )
 
 
-def ignores_ddl(spec: Filter, job: Job, schema: str, table: str) -> bool:
-    """Whether a DDL job is not handed on. `table` "" is a DDL of the schema; of several tables, ask for each.
+def ignores_ddl(spec: Filter, change: SchemaChange, schema: str, table: str) -> bool:
+    """Whether a DDL change is not handed on. `table` "" is a DDL of the schema; of several tables, ask for each.
 
     One of a type that TiCDC has no name for is never ignored by it or by its text.
     """
-    if job.start_ts in spec.ignore_txn_start_ts:
+    if change.start_ts in spec.ignore_txn_start_ts:
         return True
-    event_type = _EVENT_TYPES.get(job.type)
+    event_type = _EVENT_TYPES.get(change.type)
     if not event_type:
         return False
     return any(
-        _is_about(rule, spec.case_sensitive, schema, table) and _ignores(rule, event_type, job.query)
+        _is_about(rule, spec.case_sensitive, schema, table) and _ignores(rule, event_type, change.query)
         for rule in spec.event_filters
     )
 

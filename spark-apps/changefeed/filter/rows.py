@@ -21,12 +21,12 @@ from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.filter.columns import frame, value_of
 from changefeed.filter.values import BadExpression, Operand
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.schema.row.cells import first_broken, is_broken
-from changefeed.schema.row.rowv2 import decode_rows
-from changefeed.schema.row.times import UTC
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.schema.time_zones import UTC
+from changefeed.schema.values import first_broken, is_broken
 from changefeed.spec.filter.filters import EventFilter, Filter
 from changefeed.spec.filter.table_filter import TableFilter
+from changefeed.upstream.tikv.row.rowv2 import decode_rows
 
 Mask = npt.NDArray[np.bool_]
 

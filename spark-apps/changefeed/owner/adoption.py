@@ -36,7 +36,7 @@ from changefeed.owner.preparation.records import next_epoch
 from changefeed.owner.sinks.storage import check_newest, folder_of
 from changefeed.sink.storage.claim import SinkClaim, hand_over, read_claim
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.safepoint import Safepoint
+from changefeed.upstream.tikv.client.safepoint import Safepoint
 
 _PD_DEADLINE_S = 10.0
 _FIRST = f"{places.LOG}/{1:020}.json"

@@ -58,8 +58,8 @@ from changefeed.owner.sinks.driven import name_of
 from changefeed.owner.sinks.expiry import Expiry
 from changefeed.owner.writing.writing import Run
 from changefeed.pipeline.task import PipelineJob
-from changefeed.schema.keys import table_span
 from changefeed.spec.model import Changefeed
+from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.wire import owner_pb2 as pb
 
 _IDLE_STEP_S = 0.2

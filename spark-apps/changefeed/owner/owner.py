@@ -37,8 +37,8 @@ from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.writing.open_entries import EntryKey, OpenEntries
 from changefeed.owner.writing.writing import Run, Writing
 from changefeed.pipeline.work import Work
-from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Ddl, Outputs
+from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.wire import owner_pb2 as pb
 
 COMMIT_INTERVAL_S = 0.1  # files that are done soon after one another share a record

@@ -14,8 +14,8 @@ from changefeed.objectstore.open import below, beside, canonical
 from changefeed.spec.field.location import in_bucket
 from changefeed.spec.field.section import Credentials, SinkTls
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.access import Access
-from changefeed.upstream.tls import UpstreamTls
+from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.client.tls import UpstreamTls
 
 LOG = "log"
 _IDS = "_id"

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.records import Records
+from changefeed.upstream.tikv.row.rowv2 import decode_rows
 
 
 def drop_unseen(rows: pa.RecordBatch) -> pa.RecordBatch:

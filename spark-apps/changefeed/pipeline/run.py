@@ -20,10 +20,10 @@ from changefeed.pipeline.mounter import drop_unseen
 from changefeed.pipeline.recipe import Recipe
 from changefeed.pipeline.sorter import sort_parts
 from changefeed.pipeline.work import WorkEntry
-from changefeed.schema.row.checksums import wrong_rows
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.records import Records
 from changefeed.sink.stages import CpuTime
+from changefeed.upstream.tikv.row.checksums import wrong_rows
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from changefeed.model.order import BY_IDENTITY, BY_POSITION, comparable, order_o
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
 from changefeed.pipeline.parts import PART_BYTES, Part, cut
-from changefeed.schema.row.rowv2 import decode_rows
-from changefeed.schema.row.times import UTC
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.schema.time_zones import UTC
+from changefeed.upstream.tikv.row.rowv2 import decode_rows
 
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]

@@ -28,9 +28,9 @@ from changefeed.pipeline.recipe import Recipe, Recipes
 from changefeed.pipeline.run import read_slices
 from changefeed.pipeline.sorter import sort_entries
 from changefeed.pipeline.work import Work, WorkEntry
-from changefeed.schema.keys import moved
 from changefeed.sink.records import Records, sliced
 from changefeed.sink.stages import CpuTime
+from changefeed.upstream.tikv.tidb.keys import moved
 
 #: Raw bytes of an entry, as it was planned. What it shares with others is nothing beside what more rows cost.
 SMALL_BYTES = 64 << 10

@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict, dataclass, field
-
-import pyarrow as pa
+from dataclasses import asdict, dataclass
 
 from changefeed.eventstore.realtime_buffer import RealtimeBuffer
-from changefeed.model.rows import RAW_SCHEMA
 from changefeed.model.tso import physical_ms
 from changefeed.puller.span_pipeline import PipelineMetrics
+from changefeed.upstream.contract import FeedMetrics
 from changefeed.wire import owner_pb2
 
 PREFIX = "changefeed_puller_span_pipeline_"
 GAUGES = ("inflight_bytes", "inflight_batches", "pending_resolved_barriers", "active_subscriptions")
 COUNTERS = ("resolved_barrier_dropped_total", "resolved_barrier_compaction_total")
 WAITS = "quota_acquire_duration_seconds"
-OPS = ("delete", "update", "insert")  # by op (model.position)
-_OP = RAW_SCHEMA.get_field_index("op")
-
-
-@dataclass
-class FeedMetrics:
-    """What a SpanFeed has done so far. `events`: rows by OPS; `errors`: by reason."""
-
-    events: Counter[str] = field(default_factory=Counter)
-    bytes: int = 0
-    registrations: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-    cpu_seconds: float = 0.0  # of the whole task
-    finished_locks: int = 0  # of dead transactions
-    pending_rows: int = 0  # now
-    blocking_transactions: int = 0  # now: living ones that hold a resolved-ts back, as far as known
-    congested_stores: int = 0  # now: those that have taken no registrations for a while
-    blocking_s: float = 0.0  # since the oldest of them began
-
-    def count(self, batch: pa.RecordBatch, size: int) -> None:
-        """Rows of RAW_SCHEMA, of `size` raw bytes, have left the matcher."""
-        self.bytes += size
-        column = batch.column(_OP)  # bytes: a trickle's batch has a row or two, for which numpy takes longer
-        ops = memoryview(column.buffers()[1])[column.offset :][: len(column)].tobytes()
-        for number, op in enumerate(OPS):
-            self.events[op] += ops.count(number)
 
 
 @dataclass

@@ -30,16 +30,16 @@ from changefeed.model.rows import raw_bytes
 from changefeed.model.table_copy import TableCopy
 from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience, Tally
-from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
-from changefeed.puller.matching.scratch import LocalFile, give_back_memory
 from changefeed.puller.pipeline_metrics import CaptureMetrics, MetricDeltas
 from changefeed.puller.reports import Reports
 from changefeed.puller.span_pipeline import Action, Advance, HoldBack, Resume, SpanPipeline
-from changefeed.puller.store_stream import GATHER_SECONDS
-from changefeed.puller.stuck_regions import BlockedRegion
-from changefeed.upstream.access import Access
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.regions import Pd
+from changefeed.upstream.contract import BlockedRegion, Data, FeedEvent, Resolved, SubscriptionFailed
+from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.regions import Pd
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
+from changefeed.upstream.tikv.feed.store_stream import GATHER_SECONDS
+from changefeed.upstream.tikv.matching.scratch import LocalFile, give_back_memory
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import PULLER, OwnerAddress, owner_lost
 

@@ -1,7 +1,7 @@
-"""`SchemaHistory`: every table's definition through time, from a snapshot and the DDL jobs after it.
+"""`SchemaHistory`: every table's definition through time, from a snapshot and the changes after it.
 
-Pure: jobs in, definitions out. A DDL at T comes after every row at T (rule 9), so the definition that decodes a row
-with commit ts T is `table(id, T - 1)`. It must never ignore a job that it cannot apply (rule 29).
+Pure: changes in, definitions out. A DDL at T comes after every row at T (rule 9), so the definition that decodes a row
+with commit ts T is `table(id, T - 1)`. It must never ignore a change that it cannot apply (rule 29).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from changefeed.errors import NeedsHuman
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.ddl.ddls import Effect, effect_of
-from changefeed.schema.ddl.job import Job, exchange_args, renamed_schema_ids
 from changefeed.schema.table_info import DatabaseInfo, TableInfo
 from changefeed.spec.filter.table_filter import SYSTEM_SCHEMAS
 
@@ -22,7 +22,7 @@ RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 
 @dataclass(frozen=True)
 class Touched:
-    """What a job involves. A job that changes nothing for us touches nothing."""
+    """What a change involves. A change that changes nothing for us touches nothing."""
 
     before: tuple[TableInfo, ...] = ()  # as they were
     after: tuple[TableInfo, ...] = ()  # as they are then; of one that is renamed twice at once the last one counts
@@ -46,14 +46,14 @@ class Touched:
         return next(iter(sorted(self.databases)), ""), ""
 
     def was(self, table: TableInfo) -> TableInfo | None:
-        """One of `after` as it was before the job; None: it is new, or was in no database that is looked at."""
+        """One of `after` as it was before the change; None: it is new, or was in no database that is looked at."""
         return next((each for each in self.before if each.id == table.id), None)
 
-    def named(self, job: Job, table: TableInfo) -> TableInfo:
+    def named(self, change: SchemaChange, table: TableInfo) -> TableInfo:
         """The definition whose name the statement has for what it does to `table`, which event filters are asked by."""
-        if job.type in RENAMES:
+        if change.type in RENAMES:
             return self.was(table) or table
-        if job.type == Action.EXCHANGE_TABLE_PARTITION and self.own is not None:
+        if change.type == Action.EXCHANGE_TABLE_PARTITION and self.own is not None:
             return self.own
         return table
 
@@ -77,67 +77,65 @@ class _DefinitionChange:
 
 
 class SchemaHistory:
-    """Definitions at any ts from `snapshot_ts` on, as far as jobs were applied. Not thread-safe."""
+    """Definitions at any ts from `snapshot_ts` on, as far as changes were applied. Not thread-safe."""
 
     def __init__(
         self,
         snapshot_ts: int,
         databases: Iterable[DatabaseInfo],
         tables: Iterable[TableInfo],
-        ddl_job_table: TableInfo,
+        ddl_job_table: TableInfo | None = None,
         applied: Iterable[int] = (),
     ) -> None:
         """`databases` and `tables` as they were at `snapshot_ts`, DDLs with that very finish ts included (rule 24).
 
         The system databases are among the `databases`, and their tables are not kept: no filter selects one, and a
-        rename may lead out of one or into it. `applied`: ids of jobs that are not done then, and whose effect is there
-        (`schema.effects`).
+        rename may lead out of one or into it. `applied`: ids of changes whose effect is there then, and that may come
+        again.
         """
         self.snapshot_ts = snapshot_ts
         self.ddl_job_table = ddl_job_table
         self._base = ({database.id: database for database in databases}, tuple(tables))
-        self._jobs: list[tuple[int, int, Job]] = []
+        self._changes: list[tuple[int, int, SchemaChange]] = []
         self._ids: set[int] = set(applied)
         self._touched: dict[int, Touched] = {}
         self._restart()
 
-    def apply(self, job: Job, finished_ts: int) -> None:
-        """Takes a job in that takes effect at `finished_ts`, the commit ts of its row then.
+    def apply(self, change: SchemaChange, finished_ts: int) -> None:
+        """Takes a change in that takes effect at `finished_ts`, the commit ts of its row then.
 
-        A job that is applied already, or is part of the snapshot, changes nothing. Jobs count in the order of
-        (finish ts, job id), in whatever order they come (rule 9). Raises NeedsHuman for a job that cannot be followed.
+        A change that is applied already, or is part of the snapshot, changes nothing. They count in the order of
+        (finish ts, id), in whatever order they come (rule 9). Raises NeedsHuman for one that cannot be followed.
         """
-        if job.id in self._ids or finished_ts <= self.snapshot_ts:
+        if change.id in self._ids or finished_ts <= self.snapshot_ts:
             return
-        if not job.is_done:
-            raise ValueError(f"{job} is in state {job.state}; only finished jobs count")
-        entry = (finished_ts, job.id, job)
-        if self._jobs and entry[:2] < self._jobs[-1][:2]:
-            insort(self._jobs, entry, key=lambda item: item[:2])
+        entry = (finished_ts, change.id, change)
+        if self._changes and entry[:2] < self._changes[-1][:2]:
+            insort(self._changes, entry, key=lambda item: item[:2])
             self._restart()
         else:
-            self._put(job, finished_ts)
-            self._jobs.append(entry)
-        self._ids.add(job.id)
+            self._put(change, finished_ts)
+            self._changes.append(entry)
+        self._ids.add(change.id)
 
     def has(self, job_id: int) -> bool:
-        """Whether the job was applied, or is part of the snapshot without being done then."""
+        """Whether the change was applied, or is part of the snapshot without being done then."""
         return job_id in self._ids
 
     def newest(self, table_id: int) -> TableInfo | None:
-        """The table after all jobs that were applied."""
+        """The table after all changes that were applied."""
         return self._tables.get(table_id)
 
     def database_name(self, database_id: int) -> str | None:
-        """After all jobs that were applied; None: there is no such database."""
+        """After all changes that were applied; None: there is no such database."""
         database = self._databases.get(database_id)
         return None if database is None else database.name
 
-    def touches(self, job: Job) -> Touched:
-        """What `job` involves: as applied, or as it would be applied now, after all the others."""
-        if job.id in self._touched:
-            return self._touched[job.id]
-        return self._involved(self._change(job))
+    def touches(self, change: SchemaChange) -> Touched:
+        """What `change` involves: as applied, or as it would be applied now, after all the others."""
+        if change.id in self._touched:
+            return self._touched[change.id]
+        return self._involved(self._becomes(change))
 
     def table(self, table_id: int, ts: int) -> TableInfo | None:
         """The table's definition after all DDLs with a finish ts ≤ `ts`; None if there is no such table then."""
@@ -160,20 +158,20 @@ class SchemaHistory:
         self._history: dict[int, list[tuple[int, TableInfo | None]]] = {}
         for table in tables:
             self._set(table.id, table, self.snapshot_ts)
-        for finished_ts, _, job in self._jobs:
-            self._put(job, finished_ts)
+        for finished_ts, _, change in self._changes:
+            self._put(change, finished_ts)
 
-    def _put(self, job: Job, ts: int) -> None:
-        change = self._change(job)
-        self._touched[job.id] = self._involved(change)
-        for table_id in change.dropped:
+    def _put(self, change: SchemaChange, ts: int) -> None:
+        becomes = self._becomes(change)
+        self._touched[change.id] = self._involved(becomes)
+        for table_id in becomes.dropped:
             self._set(table_id, None, ts)
-        for table in change.tables:
+        for table in becomes.tables:
             self._set(table.id, table, ts)
-        if change.database is not None:
-            self._databases[change.database.id] = change.database
-        if change.dropped_database is not None:
-            self._databases.pop(change.dropped_database, None)
+        if becomes.database is not None:
+            self._databases[becomes.database.id] = becomes.database
+        if becomes.dropped_database is not None:
+            self._databases.pop(becomes.dropped_database, None)
 
     def _set(self, table_id: int, table: TableInfo | None, ts: int) -> None:
         kept = table if table is not None and _is_kept(table) else None
@@ -183,75 +181,83 @@ class SchemaHistory:
             return
         self._history.setdefault(table_id, []).append((ts, kept))
 
-    # -- what a job means
+    # -- what a change means
 
-    def _change(self, job: Job) -> _DefinitionChange:
-        effect = effect_of(job.type)
+    def _becomes(self, change: SchemaChange) -> _DefinitionChange:
+        effect = effect_of(change.type)
         if effect is Effect.UNFOLLOWABLE:
             raise NeedsHuman(
-                f"{job} changes tables in a way that a changefeed cannot follow.",
+                f"{change} changes tables in a way that a changefeed cannot follow.",
                 "Compare the sink with the upstream, then start a new changefeed behind this DDL.",
             )
         match effect:
             case Effect.NOTHING:
                 return _DefinitionChange()
             case Effect.DATABASE:
-                return _DefinitionChange(database=job.database_info)
+                return _DefinitionChange(database=change.database_info)
             case Effect.DATABASE_DROP:
-                name = self._database_name(job.schema_id, job)
+                name = self._database_name(change.schema_id, change)
                 dropped = tuple(i for i, table in self._tables.items() if table.schema_name == name)
-                return _DefinitionChange(dropped=dropped, dropped_database=job.schema_id)
+                return _DefinitionChange(dropped=dropped, dropped_database=change.schema_id)
             case Effect.TABLE_DROP:
-                return _DefinitionChange(dropped=(job.table_id,))
+                return _DefinitionChange(dropped=(change.table_id,))
             case Effect.TABLES:
                 return _DefinitionChange(
-                    tables=tuple(self._in_database(info, job.schema_id, job) for info in job.table_infos)
+                    tables=tuple(self._in_database(info, change.schema_id, change) for info in change.table_infos)
                 )
             case Effect.RENAMES:
-                # A table that is renamed twice stands there twice: the last definition is the one that stays.
-                renamed = zip(job.table_infos, renamed_schema_ids(job), strict=True)
-                return _DefinitionChange(tables=tuple(self._in_database(info, id_, job) for info, id_ in renamed))
+                return self._rename(change)
             case Effect.EXCHANGE:
-                return self._exchange(job)
+                return self._exchange(change)
             case Effect.TABLE:
-                return self._replace(job)
+                return self._replace(change)
 
-    def _replace(self, job: Job) -> _DefinitionChange:
-        if job.table_info is None:
-            raise NeedsHuman(f"{job} carries no table definition.", _RECREATE)
-        table = self._in_database(job.table_info, job.schema_id, job)
-        dropped = {job.table_id} - {table.id}
+    def _rename(self, change: SchemaChange) -> _DefinitionChange:
+        """A table that is renamed twice stands there twice: the last definition is the one that stays."""
+        if len(change.renames) != len(change.table_infos):
+            tables = len(change.table_infos)
+            raise NeedsHuman(f"{change} has {len(change.renames)} renames of {tables} tables.", _RECREATE)
+        renamed = zip(change.table_infos, change.renames, strict=True)
+        return _DefinitionChange(tables=tuple(self._in_database(info, to.schema_id, change) for info, to in renamed))
+
+    def _replace(self, change: SchemaChange) -> _DefinitionChange:
+        if change.table_info is None:
+            raise NeedsHuman(f"{change} carries no table definition.", _RECREATE)
+        table = self._in_database(change.table_info, change.schema_id, change)
+        dropped = {change.table_id} - {table.id}
         if table.is_view:  # CREATE OR REPLACE VIEW
             dropped |= {i for i, old in self._tables.items() if old.qualified == table.qualified and i != table.id}
         return _DefinitionChange(dropped=tuple(sorted(dropped)), tables=(table,))
 
-    def _exchange(self, job: Job) -> _DefinitionChange:
-        """The job's table takes the partition's physical id, the partition takes the table's."""
-        args = exchange_args(job)
-        table = self._tables.get(job.table_id)
-        is_of_system = _is_system(self._database_name(job.schema_id, job))
-        if job.table_info is None or (table is None and not is_of_system):
-            raise NeedsHuman(f"{job} exchanges a partition with table {job.table_id}, which is not known.", _RECREATE)
+    def _exchange(self, change: SchemaChange) -> _DefinitionChange:
+        """The change's table takes the partition's physical id, the partition takes the table's."""
+        args = change.exchange
+        table = self._tables.get(change.table_id)
+        is_of_system = _is_system(self._database_name(change.schema_id, change))
+        if args is None or change.table_info is None or (table is None and not is_of_system):
+            raise NeedsHuman(
+                f"{change} exchanges a partition with table {change.table_id}, which is not known.", _RECREATE
+            )
         exchanged = () if table is None else (replace(table, id=args.partition_id),)
-        partitioned = self._in_database(job.table_info, args.pt_schema_id, job)
-        return _DefinitionChange(dropped=(job.table_id,), tables=(*exchanged, partitioned))
+        partitioned = self._in_database(change.table_info, args.pt_schema_id, change)
+        return _DefinitionChange(dropped=(change.table_id,), tables=(*exchanged, partitioned))
 
-    def _in_database(self, table: TableInfo, database_id: int, job: Job) -> TableInfo:
-        return replace(table, schema_name=self._database_name(database_id, job))
+    def _in_database(self, table: TableInfo, database_id: int, change: SchemaChange) -> TableInfo:
+        return replace(table, schema_name=self._database_name(database_id, change))
 
-    def _database_name(self, database_id: int, job: Job) -> str:
+    def _database_name(self, database_id: int, change: SchemaChange) -> str:
         if (name := self.database_name(database_id)) is None:
-            raise NeedsHuman(f"{job} is about database {database_id}, which is not known.", _RECREATE)
+            raise NeedsHuman(f"{change} is about database {database_id}, which is not known.", _RECREATE)
         return name
 
-    def _involved(self, change: _DefinitionChange) -> Touched:
-        ids = sorted({*change.dropped, *(table.id for table in change.tables)})
-        databases = {change.database.name} if change.database else set()
-        if change.dropped_database in self._databases:
-            databases.add(self._databases[change.dropped_database].name)
+    def _involved(self, becomes: _DefinitionChange) -> Touched:
+        ids = sorted({*becomes.dropped, *(table.id for table in becomes.tables)})
+        databases = {becomes.database.name} if becomes.database else set()
+        if becomes.dropped_database in self._databases:
+            databases.add(self._databases[becomes.dropped_database].name)
         return Touched(
             before=tuple(self._tables[table_id] for table_id in ids if table_id in self._tables),
-            after=change.tables,
+            after=becomes.tables,
             databases=frozenset(databases),
         )
 
@@ -260,7 +266,7 @@ class SchemaHistory:
             raise ValueError(f"the schema at ts {ts} was asked for, but it is known from {self.snapshot_ts} on only")
 
 
-_RECREATE = "Start a new changefeed behind this DDL, or report the job."
+_RECREATE = "Start a new changefeed behind this DDL, or report the change."
 
 
 def _is_kept(table: TableInfo) -> bool:

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, Protocol
 
 from changefeed.log.records import CommitRecord, PlanEntry
 from changefeed.objectstore.patience import Patience
-from changefeed.schema.ddl.job import Job
+from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.history import Touched
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.records import Mounting, Records
@@ -174,13 +174,13 @@ class Ddl:
 
     `involved`: those that are there before it. Of them `left` end with it, the others go on under a new version.
     `before`, `tables`: definitions, by dispatcher, of those that were there, and of those that go on or join.
-    `touched`: definitions of all tables, views and databases of the job. Names come from there, never from the job.
+    `touched`: definitions of all tables, views and databases of the change: names come from there.
     `is_told`: readers are told the statement, which an event filter may leave out. `notices`: who of them learns what.
     """
 
     ts: int  # finish ts
     job_id: int
-    job: Job | None = field(default=None, compare=False)
+    change: SchemaChange | None = field(default=None, compare=False)
     query: str = field(default="", compare=False)
     description: str = field(default="", compare=False)  # of the statement and its table, for people
     involved: frozenset[int] = frozenset()

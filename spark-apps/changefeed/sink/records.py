@@ -17,10 +17,10 @@ from changefeed.schema.table_info import ColumnInfo, TableInfo
 class Records:
     """What a codec writes, in order; one array per output column, all of one length.
 
-    A column's Arrow type follows from its SQL type (`schema.row.cells.arrow_type`): integers and YEAR int64 or uint64,
+    A column's Arrow type follows from its SQL type (`row.cells.arrow_type`): integers and YEAR int64 or uint64,
     BIT uint64, FLOAT float32, DOUBLE float64, text, DECIMAL and times string, binary strings and blobs binary, ENUM and
     SET struct<number: uint64, text: string>, whose members are null where the struct is. Text in which some bytes are
-    not UTF-8 is binary, too (`schema.row.cells.is_broken`).
+    not UTF-8 is binary, too (`row.cells.is_broken`).
     """
 
     table: TableInfo

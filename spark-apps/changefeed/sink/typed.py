@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.cells import first_refused
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.schema.values import first_refused
 from changefeed.sink.records import Records
 
 OP, COMMIT_TS, OLD = "_op", "_commit_ts", "_old"

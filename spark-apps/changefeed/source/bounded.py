@@ -19,9 +19,7 @@ from changefeed.errors import InvalidSpec, SnapshotLostByGC, Transient, Unavaila
 from changefeed.eventstore.reader import KeptSegments, read_slice
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.slices import SegmentSlice
-from changefeed.model.memcomparable import decode_bytes
 from changefeed.objectstore import Location
-from changefeed.schema.keys import table_span
 from changefeed.source.change_rows import change_rows
 from changefeed.source.followed_table import (
     FollowedTable,
@@ -36,9 +34,11 @@ from changefeed.source.options import SourceOptions
 from changefeed.source.pulling import Pulling, first_error
 from changefeed.source.read_schema import ReadSchema
 from changefeed.source.reading import DefinitionRange
-from changefeed.upstream.access import Access
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.safepoint import Safepoint
+from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.safepoint import Safepoint
+from changefeed.upstream.tikv.tidb.keys import table_span
+from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes
 
 _MOST_PARTITIONS = 32  # of a physical table
 #: The safepoint of a batch query: its tasks renew it, and it is left to expire.

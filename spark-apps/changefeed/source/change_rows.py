@@ -14,8 +14,8 @@ from changefeed.model.tso import LOGICAL_BITS
 from changefeed.pipeline.mounter import drop_unseen, mount
 from changefeed.pipeline.run import chunks
 from changefeed.pipeline.sorter import sort_parts
-from changefeed.schema.row.times import UTC
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.schema.time_zones import UTC
 from changefeed.sink.records import Records
 from changefeed.sink.typed import cells
 from changefeed.source.read_schema import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, METADATA

@@ -13,15 +13,15 @@ from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import DdlSpan
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.schema.history import SchemaHistory
-from changefeed.schema.row.rowv2 import check_supported
-from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
 from changefeed.source.options import SourceOptions, TableName
 from changefeed.source.read_schema import ReadSchema, check_metadata, schema_of
 from changefeed.source.schema_changes import check_columns, definition_after
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.safepoint import Safepoint
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.safepoint import Safepoint
+from changefeed.upstream.tikv.row.rowv2 import check_supported
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 
 _LOG = logging.getLogger(__name__)
 _RENEW_S = 60.0

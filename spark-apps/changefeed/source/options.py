@@ -14,9 +14,9 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, canonical
 from changefeed.spec.field.location import in_bucket
 from changefeed.spec.field.quantity import parse_duration, parse_size
-from changefeed.upstream.access import Access
-from changefeed.upstream.channels import parse_address
-from changefeed.upstream.tls import UpstreamTls
+from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.client.channels import parse_address
+from changefeed.upstream.tikv.client.tls import UpstreamTls
 
 LATEST = "latest"
 _NAMES = (

@@ -25,7 +25,7 @@ from changefeed.owner.pulling.segments import Segment
 from changefeed.owner.pulling.spans import Orders, Spans
 from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.puller.task import Limits, PullerTask
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import error_of
 

@@ -39,7 +39,7 @@ def check_columns(table: TableInfo, read: ReadSchema, where: str, more: str = ""
 def definition_after(ddl: Ddl, table: TableInfo, name: TableName, read: ReadSchema) -> TableInfo:
     """The definition of rows above the DDL's ts. `name`: the option `tables`. Raises SchemaChanged, NeedsHuman."""
     after = next((each for each in ddl.tables.values() if each.id == table.id), None)
-    action = None if ddl.job is None else ddl.job.type
+    action = None if ddl.change is None else ddl.change.type
     if action in (Action.RENAME_TABLE, Action.RENAME_TABLES) and (after is None or not name.is_of(*_name(after))):
         raise SchemaChanged(
             f"Table {table.full_name} was renamed at ts {ddl.ts} ({ddl.description}). {_DELIVERED}.",

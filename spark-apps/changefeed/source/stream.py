@@ -17,7 +17,6 @@ from changefeed.errors import InvalidSpec, SnapshotLostByGC, Transient, Unavaila
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.tso import MAX_TS, compose
 from changefeed.owner.pulling.segments import Segment
-from changefeed.schema.keys import table_span
 from changefeed.source.admission import RowCount, end_by_bytes, pieces, split
 from changefeed.source.followed_table import (
     FollowedTable,
@@ -33,8 +32,9 @@ from changefeed.source.options import SourceOptions
 from changefeed.source.pulling import Pulling, first_error
 from changefeed.source.read_schema import ReadSchema
 from changefeed.source.reading import DefinitionRange, StoredSlices
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.safepoint import Safepoint
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.safepoint import Safepoint
+from changefeed.upstream.tikv.tidb.keys import table_span
 
 #: On an idle table, an empty batch this long after the last one advances the offset and the safepoint.
 IDLE_TICKS = compose(60_000)

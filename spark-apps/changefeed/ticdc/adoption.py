@@ -29,16 +29,16 @@ from changefeed.owner.adoption import check_adoptable
 from changefeed.owner.preparation.checks import check_same
 from changefeed.owner.preparation.prepare import select
 from changefeed.owner.preparation.records import start_record
-from changefeed.schema.snapshot import load_schema
 from changefeed.sink.storage.claim import is_mine, take
 from changefeed.sink.storage.layout import Layout
 from changefeed.sink.storage.metadata import published
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
 from changefeed.ticdc.folder import check_fits
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.safepoint import Safepoint
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.safepoint import Safepoint
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 
 _PD_DEADLINE_S = 10.0
 _LOOK_HOLD_S = 600

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from changefeed.model.tso import MAX_TS
 from changefeed.reading.failures import NotVerifiable
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
 
 _HOLD_S = 600
 _REFRESH_S = 60.0
@@ -25,7 +25,7 @@ async def held(pd: PdClient, ts: int, what: str) -> AsyncIterator[None]:
 
     async def check() -> None:
         answer = await pd.update_safepoint(holder, _HOLD_S, ts - 1)
-        if answer > ts - 1:  # no hold is taken there any more; see upstream.safepoint.check_held
+        if answer > ts - 1:  # no hold is taken there any more; see upstream.tikv.client.safepoint.check_held
             raise NotVerifiable(
                 f"The upstream's garbage collection may have gone up to {answer}, past the changefeed's {what} {ts}.",
                 "Earlier changes can no longer be compared. Verify a sink soon after it is written, or have TiDB keep "

@@ -21,7 +21,7 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.verify.result import Verdict
 from changefeed.verify.upstream.lives import Lives, read_lives
 

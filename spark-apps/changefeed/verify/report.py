@@ -17,7 +17,7 @@ from changefeed.reading.failures import Break, NotVerifiable
 from changefeed.reading.layout import files
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.reading.rows.formats import Formats, read_formats
-from changefeed.upstream.access import Access
+from changefeed.upstream.tikv.client.access import Access
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.files import StoredSubject, check_table
 from changefeed.verify.comparison.ledger import TableLedger

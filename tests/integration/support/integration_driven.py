@@ -39,8 +39,8 @@ from changefeed.sink import spool as spool_module
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
-from changefeed.upstream.access import Access
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.wire.owner import OwnerAddress, RunKey
 from changefeed.wire.owner_client import reporting
 from integration_inprocess import LIMITS, InProcessExecution, Seen

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.cells import arrow_type
 from changefeed.schema.table_info import TableInfo, parse_table_info
+from changefeed.schema.values import arrow_type
 from changefeed.sink.records import Records
 
 Row = dict[str, Any]

@@ -29,7 +29,7 @@ from changefeed.owner.reporting.status_writer import Applied
 from changefeed.owner.serving.service import OwnerService
 from changefeed.sink.storage import event_sink
 from changefeed.sink.storage.layout import CLAIM, METADATA, index_of, is_schema_file, parse_index_path
-from changefeed.upstream.safepoint import Safepoint
+from changefeed.upstream.tikv.client.safepoint import Safepoint
 from integration_processes import Say
 
 _RECORDS = {

@@ -18,7 +18,7 @@ from changefeed.sink.mysql.definitions.check import compare
 from changefeed.sink.mysql.server import Session
 from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.verify.mysql.report import compare_table
 from changefeed.verify.recorded import upstream_of
 from changefeed.verify.result import RowsVerdict

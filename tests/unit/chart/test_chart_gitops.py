@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 from changefeed.owner.reporting.status import Seen, Status
-from changefeed.upstream.safepoint import HeldUntil
+from changefeed.upstream.tikv.client.safepoint import HeldUntil
 
 ARGO = Path(__file__).parents[3] / "examples" / "gitops" / "argocd" / "argocd-cm.yaml"
 _MS = 1 << 18  # in a ts

@@ -15,7 +15,7 @@ from changefeed.cli.main import main
 from changefeed.errors import Fenced, ForeignConfig, NeedsHuman, Unavailable
 from changefeed.model.tso import compose
 from changefeed.spec.parse import digest
-from changefeed.upstream.access import Access
+from changefeed.upstream.tikv.client.access import Access
 
 ROOT = Path(__file__).parents[3]
 RESOURCE = """

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 from changefeed_devcluster.cli import main
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.tidb import Tidb

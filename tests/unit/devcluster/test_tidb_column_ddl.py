@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed_devcluster import keys
 from changefeed_devcluster.ddl import columns, indexes

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from changefeed.filter.ddl import ignores_ddl
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import Job, parse_job
 from changefeed.spec.filter.event_types import DDLS
 from changefeed.spec.filter.filters import Filter
+from changefeed.upstream.tikv.tidb.job import Job, parse_job
 
 
 def ignores(rule: dict[str, Any], action: int, query: str = "", **where: Any) -> bool:

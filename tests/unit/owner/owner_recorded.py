@@ -27,13 +27,13 @@ from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.writing.writing import Run
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo, parse_database_info, parse_table_info
 from changefeed.sink.contract import Outputs
 from changefeed.sink.iceberg.layout import FileNames
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
 from changefeed.sink.storage.layout import Layout
+from changefeed.upstream.tikv.tidb.job import parse_job
 from changefeed.wire import owner_pb2 as pb
 
 DAY_MS = 86_400_000

@@ -14,15 +14,15 @@ from changefeed.owner.planning import ddl_span as ddl_span_module
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import SUB_ID, DdlSpan
 from changefeed.owner.planning.timeline import Timeline
-from changefeed.puller.feed import Data, FeedEvent, Resolved, SubscriptionFailed
-from changefeed.schema.ddl.job import Job
-from changefeed.schema.effects import Effects
 from changefeed.schema.history import SchemaHistory
-from changefeed.schema.snapshot import load_schema
 from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.schema_file import files_of
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.contract import Data, FeedEvent, Resolved, SubscriptionFailed
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.effects import Effects
+from changefeed.upstream.tikv.tidb.job import Job
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 from changefeed_devcluster.ddl import columns, tables
 from changefeed_devcluster.ddl.running import last
 from changefeed_devcluster.server import DevCluster

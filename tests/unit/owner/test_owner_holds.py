@@ -20,7 +20,7 @@ from changefeed.owner.closing import holds as holds_module
 from changefeed.owner.closing import undriven
 from changefeed.owner.preparation.records import epoch_record
 from changefeed.spec.parse import parse
-from changefeed.upstream.holds import Hold
+from changefeed.upstream.tikv.client.holds import Hold
 from changefeed_devcluster.certificates import Certificates
 from changefeed_devcluster.server import DevCluster
 

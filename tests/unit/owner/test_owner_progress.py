@@ -16,7 +16,7 @@ from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.progress import Meter, _mode
 from changefeed.owner.reporting.status import Blocked, Trouble
 from changefeed.owner.writing.open_entries import EntryKey
-from changefeed.puller.stopped_stores import BEHIND, CONGESTED
+from changefeed.upstream.tikv.feed.stopped_stores import BEHIND, CONGESTED
 from changefeed.wire import owner_pb2 as pb
 
 

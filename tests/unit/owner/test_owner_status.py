@@ -21,7 +21,7 @@ import datadriven
 import pytest
 from changefeed.model.tso import compose, from_datetime, physical_ms
 from changefeed.owner.reporting.status import Blocked, Seen, Status, Troubles
-from changefeed.upstream.safepoint import HeldUntil
+from changefeed.upstream.tikv.client.safepoint import HeldUntil
 
 STORIES = sorted((Path(__file__).parent / "testdata" / "status").glob("*.txt"))
 START = Seen(

@@ -8,11 +8,11 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import parse_database_info, parse_table_info
 from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.schema_file import files_of
+from changefeed.upstream.tikv.tidb.job import parse_job
 
 START_TS = 100
 SHOP, OTHER, SYSTEM = 1, 2, 3

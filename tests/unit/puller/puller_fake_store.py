@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from changefeed.clock import SystemClock
-from changefeed.model.memcomparable import encode_bytes
+from changefeed.upstream.tikv.tidb.memcomparable import encode_bytes
 from changefeed.wire import cdcpb_pb2 as cdcpb
 
 STORE = 1

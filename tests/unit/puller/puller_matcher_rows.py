@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import polars as pl
-from changefeed.puller.matching.matcher import Matched
-from changefeed.puller.matching.rows import COMMITTED_ROWS, ROWS
+from changefeed.upstream.tikv.matching.matcher import Matched
+from changefeed.upstream.tikv.matching.rows import COMMITTED_ROWS, ROWS
 
 TYPES = {"PREWRITE": 1, "COMMIT": 2, "ROLLBACK": 3, "COMMITTED": 4, "INITIALIZED": 5, "LOCKED": 0}
 PUT, DELETE = 1, 2

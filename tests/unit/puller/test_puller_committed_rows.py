@@ -7,11 +7,11 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from changefeed.puller.matching import region_events
-from changefeed.puller.matching.committed_rows import are_committed, committed_batch
-from changefeed.puller.matching.decode import decode
-from changefeed.puller.matching.matcher import Matcher
-from changefeed.puller.matching.region_events import ChunkOutcome, RegionEvents
+from changefeed.upstream.tikv.matching import region_events
+from changefeed.upstream.tikv.matching.committed_rows import are_committed, committed_batch
+from changefeed.upstream.tikv.matching.decode import decode
+from changefeed.upstream.tikv.matching.matcher import Matcher
+from changefeed.upstream.tikv.matching.region_events import ChunkOutcome, RegionEvents
 from changefeed.wire import cdcpb_pb2
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

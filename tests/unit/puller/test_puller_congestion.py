@@ -1,4 +1,4 @@
-"""A store that turns registrations away is asked rarely, named, and used again at once (puller/congestion)."""
+"""A store that turns registrations away is asked rarely, named, and used again at once (feed/congestion)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import random
 from typing import Any
 
 import pytest
-from changefeed.puller import store_stream
-from changefeed.puller.congestion import STEP_SECONDS, Congestion
-from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed
-from changefeed.puller.stopped_stores import BEHIND, BUSY, CONGESTED
-from changefeed.puller.store_stream import MAX_SCANS
+from changefeed.upstream.contract import Data, FeedEvent, Resolved
+from changefeed.upstream.tikv.feed import store_stream
+from changefeed.upstream.tikv.feed.congestion import STEP_SECONDS, Congestion
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
+from changefeed.upstream.tikv.feed.stopped_stores import BEHIND, BUSY, CONGESTED
+from changefeed.upstream.tikv.feed.store_stream import MAX_SCANS
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import errorpb_pb2 as errorpb
 from changefeed.wire import metapb_pb2 as metapb
@@ -51,7 +52,7 @@ class Store:
         return waited
 
 
-# --- the scenarios of puller/congestion, by their numbers ---
+# --- the scenarios of upstream/tikv/feed/congestion, by their numbers ---
 
 
 def test_1_2_what_is_turned_away_together_waits_together_and_one_goes_first() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from changefeed.puller.matching.fates import Fates
-from changefeed.puller.matching.pairs import pairs
+from changefeed.upstream.tikv.matching.fates import Fates
+from changefeed.upstream.tikv.matching.pairs import pairs
 from hypothesis import given
 from hypothesis import strategies as st
 

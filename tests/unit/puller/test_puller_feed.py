@@ -11,10 +11,11 @@ from contextlib import asynccontextmanager
 import pytest
 from changefeed.errors import InvalidSpec, Unavailable
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.puller import store_stream
-from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
-from changefeed.puller.stopped_stores import CONGESTED
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.contract import Data, FeedEvent, Resolved, SubscriptionFailed
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.feed import store_stream
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
+from changefeed.upstream.tikv.feed.stopped_stores import CONGESTED
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
 

@@ -6,10 +6,11 @@ import asyncio
 
 from changefeed.clock import SystemClock
 from changefeed.errors import NeedsHuman, Transient
-from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
-from changefeed.puller.held_history import HeldHistory
-from changefeed.puller.range_lock import LockPart
-from changefeed.puller.store_stream import Ask
+from changefeed.upstream.contract import Data, FeedEvent, Resolved, SubscriptionFailed
+from changefeed.upstream.tikv.feed.held_history import HeldHistory
+from changefeed.upstream.tikv.feed.range_lock import LockPart
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
+from changefeed.upstream.tikv.feed.store_stream import Ask
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from puller_fake_store import FakeRegion, FakeStore, FakeStream
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from changefeed.puller import store_stream
-from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed
-from changefeed.puller.matching import matcher, spilled
-from changefeed.puller.range_lock import RangeLock
+from changefeed.upstream.contract import Data, FeedEvent, Resolved
+from changefeed.upstream.tikv.feed import store_stream
+from changefeed.upstream.tikv.feed.range_lock import RangeLock
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
+from changefeed.upstream.tikv.matching import matcher, spilled
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from puller_fake_store import FakeRegion, FakeStore, FakeStream, row
 from puller_memory_scratch import MemoryFile

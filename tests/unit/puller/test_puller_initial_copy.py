@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 from changefeed.errors import Refused, SnapshotLostByGC
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
-from changefeed.puller import feed as feed_module
-from changefeed.puller.initial_copy import ScanRateLimit
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.feed import span_feed as feed_module
+from changefeed.upstream.tikv.feed.initial_copy import ScanRateLimit
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
 from test_puller_feed import DEADLINE, END, START, Written, feeding, key

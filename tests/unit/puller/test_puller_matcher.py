@@ -8,9 +8,9 @@ from pathlib import Path
 import datadriven
 import polars as pl
 import pytest
-from changefeed.puller.matching import matcher as module
-from changefeed.puller.matching import spilled
-from changefeed.puller.matching.matcher import Matcher
+from changefeed.upstream.tikv.matching import matcher as module
+from changefeed.upstream.tikv.matching import spilled
+from changefeed.upstream.tikv.matching.matcher import Matcher
 from puller_matcher_rows import DELETE, PUT, Row, emitted, frame
 from puller_memory_scratch import MemoryFile
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from changefeed.puller.matching import matcher as module
-from changefeed.puller.matching import spilled
-from changefeed.puller.matching.matcher import Matcher
+from changefeed.upstream.tikv.matching import matcher as module
+from changefeed.upstream.tikv.matching import spilled
+from changefeed.upstream.tikv.matching.matcher import Matcher
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from puller_matcher_rows import DELETE, PUT, Row, emitted, frame

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import datadriven
 import pytest
-from changefeed.puller.range_lock import LockPart, RangeLock
+from changefeed.upstream.tikv.feed.range_lock import LockPart, RangeLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,11 +8,11 @@ import struct
 import pytest
 from changefeed.errors import InvalidSpec, ProtocolViolation, Unavailable
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD, raw_bytes
-from changefeed.puller.matching import matcher, region_events
-from changefeed.puller.matching.decode import decode
-from changefeed.puller.matching.region_events import ChunkOutcome, RegionEvents
-from changefeed.puller.reaction import Fatal, Leader, Relocate, Wait, backoff, reaction
-from changefeed.puller.stopped_stores import BUSY, CONGESTED
+from changefeed.upstream.tikv.feed.reaction import Fatal, Leader, Relocate, Wait, backoff, reaction
+from changefeed.upstream.tikv.feed.stopped_stores import BUSY, CONGESTED
+from changefeed.upstream.tikv.matching import matcher, region_events
+from changefeed.upstream.tikv.matching.decode import decode
+from changefeed.upstream.tikv.matching.region_events import ChunkOutcome, RegionEvents
 from changefeed.wire import cdcpb_pb2, errorpb_pb2, metapb_pb2
 from puller_memory_scratch import MemoryFile
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import datadriven
 import pytest
 from changefeed.eventstore.realtime_buffer import RealtimeBuffer
-from changefeed.puller.pipeline_metrics import PREFIX, CaptureMetrics, FeedMetrics, MetricDeltas
+from changefeed.puller.pipeline_metrics import PREFIX, CaptureMetrics, MetricDeltas
 from changefeed.puller.span_pipeline import COMPACT_AT, Action, Advance, HoldBack, Resume, SpanPipeline
+from changefeed.upstream.contract import FeedMetrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -12,12 +12,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from changefeed.errors import Unavailable
-from changefeed.puller.matching import matcher as matcher_module
-from changefeed.puller.matching import slot_index, spilled
-from changefeed.puller.matching.matcher import Matched, Matcher
-from changefeed.puller.matching.rows import ROWS
-from changefeed.puller.matching.scratch import LocalFile
-from changefeed.puller.matching.slot_index import SlotIndex
+from changefeed.upstream.tikv.matching import matcher as matcher_module
+from changefeed.upstream.tikv.matching import slot_index, spilled
+from changefeed.upstream.tikv.matching.matcher import Matched, Matcher
+from changefeed.upstream.tikv.matching.rows import ROWS
+from changefeed.upstream.tikv.matching.scratch import LocalFile
+from changefeed.upstream.tikv.matching.slot_index import SlotIndex
 from puller_memory_scratch import MemoryFile
 
 PREWRITE, COMMIT, ROLLBACK, INITIALIZED = 1, 2, 3, 5

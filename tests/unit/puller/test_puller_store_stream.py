@@ -9,8 +9,9 @@ from typing import Any
 import grpc
 import pytest
 from changefeed.errors import ChangefeedError, InvalidRequest, InvalidSpec, ProtocolViolation, Unavailable
-from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
-from changefeed.puller.stopped_stores import REFUSED, Stopped, StoppedStores
+from changefeed.upstream.contract import Data, FeedEvent, Resolved, Stopped, SubscriptionFailed
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
+from changefeed.upstream.tikv.feed.stopped_stores import REFUSED, StoppedStores
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import errorpb_pb2 as errorpb
 from changefeed.wire import metapb_pb2 as metapb

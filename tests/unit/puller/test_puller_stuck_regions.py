@@ -8,10 +8,11 @@ import time
 import pytest
 from changefeed.clock import SystemClock
 from changefeed.model.tso import compose
-from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
-from changefeed.puller.range_lock import LockPart
-from changefeed.puller.stuck_regions import BlockedRegion, StuckRegions, Sweep
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.contract import BlockedRegion, Data, FeedEvent, Resolved, SubscriptionFailed
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.feed.range_lock import LockPart
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
+from changefeed.upstream.tikv.feed.stuck_regions import StuckRegions, Sweep
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
 

@@ -30,15 +30,12 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.patience import REQUESTS
 from changefeed.owner.pulling.known_files import Memory
 from changefeed.owner.serving.certificate import self_signed
-from changefeed.puller.feed import Data, FeedEvent, Resolved
-from changefeed.puller.matching.scratch import LocalFile
-from changefeed.puller.pipeline_metrics import FeedMetrics
-from changefeed.puller.stopped_stores import Stopped
-from changefeed.puller.stuck_regions import BlockedRegion
 from changefeed.puller.task import Limits, PullerTask, address_towards, run_puller
-from changefeed.upstream.access import Access
-from changefeed.upstream.regions import Pd
-from changefeed.upstream.tls import UpstreamTls
+from changefeed.upstream.contract import BlockedRegion, Data, FeedEvent, FeedMetrics, Resolved, Stopped
+from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.client.regions import Pd
+from changefeed.upstream.tikv.client.tls import UpstreamTls
+from changefeed.upstream.tikv.matching.scratch import LocalFile
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import SERVER_NAME, TASK_NAME, OwnerAddress, RunKey
 from changefeed_devcluster.certificates import Certificates, retire, rotate

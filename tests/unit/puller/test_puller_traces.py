@@ -18,11 +18,11 @@ from typing import Any
 import golden
 import pytest
 from changefeed.errors import Transient
-from changefeed.model.memcomparable import decode_bytes
-from changefeed.puller.matching import matcher, spilled
-from changefeed.puller.matching.decode import decode
-from changefeed.puller.matching.region_events import RegionEvents, Registration
-from changefeed.puller.reaction import reaction
+from changefeed.upstream.tikv.feed.reaction import reaction
+from changefeed.upstream.tikv.matching import matcher, spilled
+from changefeed.upstream.tikv.matching.decode import decode
+from changefeed.upstream.tikv.matching.region_events import RegionEvents, Registration
+from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes
 from changefeed.wire import cdcpb_pb2
 from puller_memory_scratch import MemoryFile
 

@@ -21,12 +21,12 @@ from typing import Any
 import pyarrow as pa
 from changefeed.errors import NeedsHuman
 from changefeed.schema import table_info as parsed
-from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.history import SchemaHistory
-from changefeed.schema.row.cells import as_bytes
-from changefeed.schema.row.checksums import wrong_rows
-from changefeed.schema.row.rowv2 import check_supported, decode_rows
 from changefeed.schema.table_info import DatabaseInfo, parse_table_info
+from changefeed.schema.values import as_bytes
+from changefeed.upstream.tikv.row.checksums import wrong_rows
+from changefeed.upstream.tikv.row.rowv2 import check_supported, decode_rows
+from changefeed.upstream.tikv.tidb.job import parse_job
 from changefeed_devcluster import keys
 from changefeed_devcluster.ddl.jobs import DdlJob, JobState, JobType
 from changefeed_devcluster.tidb import rows

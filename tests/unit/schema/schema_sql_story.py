@@ -7,11 +7,11 @@ from datetime import UTC, tzinfo
 from typing import Any
 
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import Job, parse_job
 from changefeed.schema.history import Touched
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.statements import Statement, statements
 from changefeed.schema.table_info import TableInfo, parse_table_info
+from changefeed.upstream.tikv.tidb.job import Job, parse_job
 
 MARIADB, MYSQL, TIDB = Dialect("MariaDB", (10, 11, 6)), Dialect("MySQL", (8, 0, 36)), Dialect("TiDB", (8, 5, 1))
 MYSQL_56 = Dialect("MySQL", (5, 6, 51))

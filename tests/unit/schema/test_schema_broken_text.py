@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from changefeed.schema.row.cells import first_broken, is_broken
-from changefeed.schema.row.checksums import wrong_rows
-from changefeed.schema.row.rowv2 import check_supported, decode_rows
 from changefeed.schema.table_info import ColumnInfo, parse_table_info
+from changefeed.schema.values import first_broken, is_broken
+from changefeed.upstream.tikv.row.checksums import wrong_rows
+from changefeed.upstream.tikv.row.rowv2 import check_supported, decode_rows
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
 from changefeed_devcluster.tidb.schema import NewColumn, make_table, with_column

@@ -8,9 +8,9 @@ import zlib
 import golden
 import pyarrow as pa
 import pytest
-from changefeed.schema.row.cells import arrow_type
-from changefeed.schema.row.checksums import column_bytes, wrong_rows
 from changefeed.schema.table_info import ENUM, SET
+from changefeed.schema.values import arrow_type
+from changefeed.upstream.tikv.row.checksums import column_bytes, wrong_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from schema_fixtures import binary, column, encode_int, encode_row, record_key, table

@@ -10,8 +10,8 @@ from typing import Any
 
 import golden
 import pytest
-from changefeed.schema.row.rowv2 import check_supported, decode_rows
 from changefeed.schema.table_info import parse_table_info
+from changefeed.upstream.tikv.row.rowv2 import check_supported, decode_rows
 from schema_fixtures import binary
 
 TABLES = list(golden.lines("tables.jsonl"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from changefeed.schema.ddl.job import decode_job
-from changefeed.schema.effects import Effects
 from changefeed.schema.history import SchemaHistory
-from changefeed.schema.keys import DDL_JOB_SPAN
-from changefeed.schema.snapshot import load_schema
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.effects import Effects
+from changefeed.upstream.tikv.tidb.job import decode_job
+from changefeed.upstream.tikv.tidb.keys import DDL_JOB_SPAN
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.tidb import Tidb

@@ -1,4 +1,4 @@
-"""When DDL jobs take effect: the numbered scenarios of schema.effects."""
+"""When DDL jobs take effect: the numbered scenarios of upstream.tikv.tidb.effects."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 from changefeed.errors import ChangefeedError, NeedsHuman
-from changefeed.schema import effects, keys, snapshot
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import SubJob, parse_job
-from changefeed.schema.effects import Effects
-from changefeed.schema.snapshot import load_schema
+from changefeed.upstream.tikv.tidb import effects, keys, snapshot
+from changefeed.upstream.tikv.tidb.effects import Effects
+from changefeed.upstream.tikv.tidb.job import SubJob, parse_job
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 from mutation import Edit
 from schema_fixtures import column, encode_row, job_json, table_json
 

@@ -8,9 +8,9 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.ddls import DDLS, Effect
-from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import DatabaseInfo, parse_table_info
+from changefeed.upstream.tikv.tidb.job import parse_job
 from schema_fixtures import column, job_json, table, table_json
 
 ID = column(1, "id", 3, 3)
@@ -262,9 +262,10 @@ def test_sequences_and_temporary_tables_are_no_tables():
     ]
 
 
-def test_a_running_job_is_no_ddl_yet():
-    with pytest.raises(ValueError, match="state 1"):
-        history().apply(job(1, Action.DROP_TABLE, table_id=10, state=1), 200)
+def test_renames_without_their_definitions_stop_it():
+    renames = {"rename_table_infos": [{"new_schema_id": 1}, {"new_schema_id": 1}]}
+    with pytest.raises(NeedsHuman, match="2 renames of 1 tables"):
+        history().apply(job(1, Action.RENAME_TABLES, raw_args=renames, tables=[definition(10, "a", 1)]), 200)
 
 
 @pytest.mark.parametrize("type_", [type_ for type_, ddl in DDLS.items() if ddl.effect is Effect.NOTHING])

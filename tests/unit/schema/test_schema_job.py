@@ -8,8 +8,8 @@ import golden
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import decode_job, exchange_args, parse_job, renamed_schema_ids
 from changefeed.schema.table_info import parse_table_info
+from changefeed.upstream.tikv.tidb.job import decode_job, parse_job
 from schema_fixtures import column, encode_row, job_json, table
 
 DDL_TABLE = table([column(1, "job_id", 8, 3), column(2, "reorg", 3), column(5, "job_meta", 251, charset="binary")])
@@ -52,7 +52,7 @@ def exchange(expected, version):
     members = ("partition_id", "pt_schema_id", "pt_table_id", "partition_name", "with_validation")
     wanted = {member: expected[member] for member in members}
     args = wanted if version == 2 else list(wanted.values())
-    assert vars(exchange_args(parse_job(job_json(1, 42, version=version, raw_args=args)))) == wanted
+    assert vars(parse_job(job_json(1, 42, version=version, raw_args=args)).exchange) == wanted
 
 
 def renames(expected, version):
@@ -60,7 +60,7 @@ def renames(expected, version):
     ids = [table["new_schema_id"] for table in expected]
     args = {"rename_table_infos": expected} if version == 2 else [[], ids, [], [], [], []]
     job = parse_job(job_json(1, 47, version=version, raw_args=args, tables=[{"id": n + 1} for n in range(len(ids))]))
-    assert renamed_schema_ids(job) == tuple(ids)
+    assert [rename.schema_id for rename in job.renames] == ids
 
 
 ARGUMENTS = {42: exchange, 47: renames}
@@ -78,10 +78,10 @@ def test_null_arguments_of_the_corpus(vector):
 
 
 def test_null_arguments_are_read_and_named_when_needed():
-    job = parse_job(job_json(1, 24, raw_args=None))
-    assert job.raw_args is None
+    assert parse_job(job_json(1, 24, raw_args=None)).raw_args is None
+    assert parse_job(job_json(1, 42, raw_args=None, state=1)).exchange is None
     with pytest.raises(NeedsHuman, match="DDL job 1"):
-        exchange_args(job)
+        parse_job(job_json(1, 42, raw_args=None))
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,7 @@ def test_null_arguments_are_read_and_named_when_needed():
 )
 def test_new_databases_of_renamed_tables_of_either_version(args):
     job = parse_job(job_json(1, 47, raw_args=args, tables=[{"id": 1}, {"id": 2}]))
-    assert renamed_schema_ids(job) == (5, 6)
-    with pytest.raises(NeedsHuman, match="2 new databases for 1 tables"):
-        renamed_schema_ids(parse_job(job_json(1, 47, raw_args=args, tables=[{"id": 1}])))
+    assert [rename.schema_id for rename in job.renames] == [5, 6]
 
 
 def test_job_meta_is_found_by_name_in_large_rows_too():

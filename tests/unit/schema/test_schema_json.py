@@ -9,10 +9,10 @@ from typing import Any
 import golden
 import pyarrow as pa
 import pytest
-from changefeed.schema.row.binary_view import BadCell
-from changefeed.schema.row.cells import Cells, decode_cells
-from changefeed.schema.row.json_binary import MAX_DEPTH, BadJson, json_text, json_texts
 from changefeed.schema.table_info import JSON
+from changefeed.upstream.tikv.row.binary_view import BadCell
+from changefeed.upstream.tikv.row.cells import Cells, decode_cells
+from changefeed.upstream.tikv.row.json_binary import MAX_DEPTH, BadJson, json_text, json_texts
 from hypothesis import given
 from hypothesis import strategies as st
 from schema_fixtures import column, encode_json, table

@@ -5,8 +5,8 @@ from __future__ import annotations
 import golden
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.model.memcomparable import decode_bytes, encode_bytes
-from changefeed.schema import keys
+from changefeed.upstream.tikv.tidb import keys
+from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes, encode_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 from schema_fixtures import binary, record_key

@@ -8,9 +8,9 @@ from typing import Any
 import golden
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.schema.row.handles import decode_common_handles
-from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import TableInfo
+from changefeed.upstream.tikv.row.handles import decode_common_handles
+from changefeed.upstream.tikv.row.rowv2 import decode_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from schema_fixtures import (

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.schema.row import rowv2
 from changefeed.schema.table_info import parse_table_info
+from changefeed.upstream.tikv.row import rowv2
 from hypothesis import given
 from hypothesis import strategies as st
 from schema_fixtures import (

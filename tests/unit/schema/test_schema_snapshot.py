@@ -6,8 +6,8 @@ import json
 
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.schema import keys
-from changefeed.schema.snapshot import load_schema
+from changefeed.upstream.tikv.tidb import keys
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 from schema_fixtures import column, table_json
 
 

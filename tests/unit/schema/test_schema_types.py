@@ -17,10 +17,10 @@ import golden
 import pyarrow as pa
 import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman
-from changefeed.schema.row.cells import arrow_type
-from changefeed.schema.row.rowv2 import check_supported, decode_rows
-from changefeed.schema.row.times import check_time_zone
 from changefeed.schema.table_info import TableInfo, parse_table_info
+from changefeed.schema.time_zones import check_time_zone
+from changefeed.schema.values import arrow_type
+from changefeed.upstream.tikv.row.rowv2 import check_supported, decode_rows
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
 from changefeed_devcluster.tidb import values as stored

@@ -9,8 +9,8 @@ import golden
 import numpy as np
 import pyarrow as pa
 import pytest
-from changefeed.schema.row.binary_view import BadCell
-from changefeed.schema.row.vectors import vector_texts
+from changefeed.upstream.tikv.row.binary_view import BadCell
+from changefeed.upstream.tikv.row.vectors import vector_texts
 from hypothesis import given
 from hypothesis import strategies as st
 

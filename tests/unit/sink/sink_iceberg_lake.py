@@ -19,7 +19,6 @@ from changefeed.objectstore.once import create_once
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Ddl, Entry, EntryId
 from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
@@ -29,6 +28,7 @@ from changefeed.sink.iceberg.marks import Relied
 from changefeed.sink.iceberg.place import IcebergEndpoint
 from changefeed.sink.iceberg.tables import LakeTables, TableWriter
 from changefeed.sink.records import Records
+from changefeed.upstream.tikv.tidb.job import parse_job
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
@@ -192,7 +192,7 @@ def ddl(
     return Ddl(
         ts=ts,
         job_id=ts,
-        job=job,
+        change=job,
         query=query,
         description=query,
         involved=frozenset(there),

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.cells import arrow_type
+from changefeed.schema.values import arrow_type
 from changefeed.sink.iceberg import files
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import deletes_file

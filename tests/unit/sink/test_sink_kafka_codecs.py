@@ -18,9 +18,8 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.objectstore.local import LocalStore
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.row.cells import arrow_type
-from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, parse_table_info
+from changefeed.schema.values import arrow_type
 from changefeed.sink.kafka.codec.avro.binary import field
 from changefeed.sink.kafka.codec.avro.codec import Avro
 from changefeed.sink.kafka.codec.avro.schema import AvroTypes, schema_of
@@ -32,6 +31,7 @@ from changefeed.sink.kafka.codec.open_protocol import OpenProtocol, frame
 from changefeed.sink.kafka.codec.simple import Simple
 from changefeed.sink.records import Records, narrowed, sliced, taken
 from changefeed.sink.text.canal_json import CanalJsonFormat
+from changefeed.upstream.tikv.row.defaults import absent_value
 from sink_kafka_rows import ELEMS, records, table
 
 SOURCE = Source(77, 400, "shop.t")

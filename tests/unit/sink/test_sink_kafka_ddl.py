@@ -11,7 +11,6 @@ import pytest
 from changefeed.errors import ChangefeedError, NeedsHuman, Transient
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.history import Touched
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Ddl
@@ -20,6 +19,7 @@ from changefeed.sink.kafka.codec.message import Message
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
 from changefeed.sink.kafka.entry_writer import KafkaJob
 from changefeed.sink.kafka.options import KafkaEndpoint
+from changefeed.upstream.tikv.tidb.job import parse_job
 
 CANAL = {
     "enableTidbExtension": True,
@@ -71,7 +71,7 @@ def sink_that(monkeypatch: pytest.MonkeyPatch, *failures: ChangefeedError, **opt
 def ddl(ts: int, table: str = "t", query: str = "ALTER TABLE t ADD c INT") -> Ddl:
     said = {"id": ts, "type": int(Action.ADD_COLUMN), "schema_name": "lower", "table_name": "case", "query": query}
     own = parse_table_info({"id": 1, "name": {"O": table}}, "Shop")
-    return Ddl(ts, ts, job=parse_job(said), query=query, touched=Touched((own,), (own,)), is_told=True)
+    return Ddl(ts, ts, change=parse_job(said), query=query, touched=Touched((own,), (own,)), is_told=True)
 
 
 def watermarks(sent: Sent) -> list[bool]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import parse_job
+from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.table_info import LONGLONG, TableInfo
 from changefeed.sink.contract import Ddl
 from changefeed.source.options import TableName
@@ -23,10 +23,10 @@ BEFORE, AFTER = 100, 300  # when the read schema was made
 
 
 def ddl(action: Action, *after: TableInfo) -> Ddl:
-    job = parse_job({"id": 1, "type": int(action), "state": 4, "schema_name": "shop", "query": "ALTER ..."})
+    change = SchemaChange(id=1, type=int(action), query="ALTER ...")
     tables = {id_: table for table in after for id_ in table.physical_ids}
     return Ddl(
-        TS, 1, job, description=f"{action.name} of shop.t: ALTER ...", involved=frozenset({TABLE_ID}), tables=tables
+        TS, 1, change, description=f"{action.name} of shop.t: ALTER ...", involved=frozenset({TABLE_ID}), tables=tables
     )
 
 

@@ -20,7 +20,7 @@ from changefeed.spark import task as task_module
 from changefeed.spark.execution import SparkExecution
 from changefeed.spark.launch import Launch
 from changefeed.spark.settings import LaptopDeployment
-from changefeed.upstream.access import Access
+from changefeed.upstream.tikv.client.access import Access
 from changefeed.wire.owner import OwnerAddress, RunKey
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import cloudpickle

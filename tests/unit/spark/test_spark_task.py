@@ -14,7 +14,7 @@ from changefeed.puller.task import Limits, PullerJob
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark import task as module
 from changefeed.spark.task import run_task
-from changefeed.upstream.access import Access
+from changefeed.upstream.tikv.client.access import Access
 from changefeed.wire.owner import OwnerAddress
 from pipeline_owner import Owner, listening
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
 from upstream_fake import FakeCluster
 
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.safepoint import Safepoint
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.safepoint import Safepoint
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.transaction import Transaction
 

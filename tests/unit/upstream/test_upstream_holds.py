@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from changefeed.errors import Unavailable
-from changefeed.upstream.holds import Hold, holds
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.tls import UpstreamTls
+from changefeed.upstream.tikv.client.holds import Hold, holds
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.tls import UpstreamTls
 from changefeed.wire import pdpb_pb2
 from changefeed_devcluster.certificates import Certificates
 from upstream_fake import FakeCluster

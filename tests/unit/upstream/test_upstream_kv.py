@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from changefeed.errors import NeedsHuman, ProtocolViolation, Refused, Transient
 from changefeed.model.tso import compose
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.wire import errorpb_pb2, metapb_pb2
 from changefeed.wire import kvrpcpb_pb2 as kv
 from upstream_fake import CLUSTER, FakeCluster, region

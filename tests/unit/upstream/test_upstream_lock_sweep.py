@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from changefeed.errors import Transient
-from changefeed.upstream import lock_sweep
-from changefeed.upstream.lock_sweep import LockSweep
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client import lock_sweep
+from changefeed.upstream.tikv.client.lock_sweep import LockSweep
+from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.wire import kvrpcpb_pb2 as kv
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op

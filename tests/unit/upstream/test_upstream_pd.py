@@ -7,15 +7,15 @@ from typing import Any
 import grpc.aio
 import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman, Transient, Unavailable
-from changefeed.model.memcomparable import encode_bytes
 from changefeed.model.tso import compose
-from changefeed.upstream import pd as pd_module
-from changefeed.upstream import timestamps
-from changefeed.upstream.channels import parse_address
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.requests import to_pd
-from changefeed.upstream.safepoint import Safepoint, check_held
+from changefeed.upstream.tikv.client import pd as pd_module
+from changefeed.upstream.tikv.client import timestamps
+from changefeed.upstream.tikv.client.channels import parse_address
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.requests import to_pd
+from changefeed.upstream.tikv.client.safepoint import Safepoint, check_held
+from changefeed.upstream.tikv.tidb.memcomparable import encode_bytes
 from changefeed.wire import errorpb_pb2
 from changefeed.wire import kvrpcpb_pb2 as kv
 from upstream_fake import CLUSTER, FakeCluster, region

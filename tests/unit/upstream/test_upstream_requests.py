@@ -12,13 +12,13 @@ from typing import Any
 import changefeed
 import pytest
 from changefeed.errors import InvalidRequest
-from changefeed.model.memcomparable import encode_bytes
 from changefeed.model.tso import compose
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.lock_sweep import LockSweep
-from changefeed.upstream.pd import LocatedRegion, PdClient
-from changefeed.upstream.requests import change_data, to_pd, to_store
-from changefeed.upstream.requests.arguments import Arguments
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.lock_sweep import LockSweep
+from changefeed.upstream.tikv.client.pd import LocatedRegion, PdClient
+from changefeed.upstream.tikv.client.requests import change_data, to_pd, to_store
+from changefeed.upstream.tikv.client.requests.arguments import Arguments
+from changefeed.upstream.tikv.tidb.memcomparable import encode_bytes
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, pdpb_pb2
 from upstream_fake import FakeCluster
 
@@ -172,7 +172,7 @@ def test_no_request_is_built_anywhere_else() -> None:
         inside = file.relative_to(root)
         if inside.parts[0] == "wire":
             continue
-        where = "in" if inside.parts[:2] == ("upstream", "requests") else "elsewhere"
+        where = "in" if inside.parent.name == "requests" else "elsewhere"
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(), attr=name)) if name in _BUILT:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman, Refused, Transient, Unavailable
-from changefeed.upstream import channels
-from changefeed.upstream import pd as pd_module
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.tls import UpstreamTls
+from changefeed.upstream.tikv.client import channels
+from changefeed.upstream.tikv.client import pd as pd_module
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.tls import UpstreamTls
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.wire import pdpb_pb2
 from changefeed_devcluster.certificates import Certificates, retire, rotate

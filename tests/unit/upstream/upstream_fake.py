@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from changefeed.model.memcomparable import encode_bytes
+from changefeed.upstream.tikv.tidb.memcomparable import encode_bytes
 from changefeed.wire import kvrpcpb_pb2, metapb_pb2, pdpb_pb2
 
 CLUSTER = 7300000000000000001

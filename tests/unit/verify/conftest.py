@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed_devcluster.server import DevCluster
 from verify_sink import HandSink, Shop, open_shop, write_sink
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from changefeed.reading.failures import NotVerifiable
 from changefeed.schema.table_info import STATE_PUBLIC, TableInfo
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.verify.upstream.definitions import Definitions, SettledChange, SettledSchema
 from changefeed.verify.upstream.meta import MetaWrite, read_meta
 from changefeed_devcluster import keys

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from changefeed.errors import Transient
-from changefeed.schema.keys import table_span
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.verify.upstream import history
 from changefeed.verify.upstream.history import read_history
 from changefeed_devcluster import keys

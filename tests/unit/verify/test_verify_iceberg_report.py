@@ -19,14 +19,14 @@ from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.driven import Taken, name_of
 from changefeed.owner.sinks.iceberg import DrivenIceberg
 from changefeed.reading.failures import NotVerifiable
-from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Claim, Entry, EntryId, Event, Surroundings, Written
 from changefeed.sink.records import Records
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 from changefeed.verify.iceberg.report import verify
 from changefeed.verify.result import RowsVerdict
 from changefeed_devcluster.server import DevCluster

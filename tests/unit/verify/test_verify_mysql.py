@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from changefeed.reading.scratch import open_database
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.cells import CHOICE
+from changefeed.schema.values import CHOICE
 from changefeed.verify.mysql.values import expression, of_downstream
 from changefeed.verify.result import RowsVerdict, TableRows
 from changefeed.verify.tables.comparison import RowComparison

@@ -69,7 +69,7 @@ def flashback(
 
 async def _check_history(addresses: list[str], ts: int) -> None:
     from changefeed.restore.source import moment
-    from changefeed.upstream.access import Access
+    from changefeed.upstream.tikv.client.access import Access
 
     pd = await Access(tuple(addresses)).connect()
     try:

@@ -52,7 +52,7 @@ def verify(
     from rich.console import Console
 
     from changefeed.cli.sink.verdict import open_progress, write_verdict
-    from changefeed.upstream.access import Access
+    from changefeed.upstream.tikv.client.access import Access
     from changefeed.verify import report
     from changefeed.verify.choice import verify_sink
 

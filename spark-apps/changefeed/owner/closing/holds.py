@@ -15,9 +15,9 @@ from changefeed.errors import ChangefeedError, Conflict
 from changefeed.model.tso import MAX_TS
 from changefeed.owner import places
 from changefeed.owner.closing.left_overs import StateFolder
-from changefeed.upstream.access import Access
-from changefeed.upstream.holds import Hold, holds
-from changefeed.upstream.safepoint import RENEW_S
+from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.client.holds import Hold, holds
+from changefeed.upstream.tikv.client.safepoint import RENEW_S
 
 _PD_DEADLINE_S = 3.0
 #: Who drives a changefeed has renewed its hold by then.

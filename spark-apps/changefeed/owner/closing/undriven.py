@@ -23,8 +23,8 @@ from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
 from changefeed.owner.preparation.records import epoch_record, start_record
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.safepoint import HeldUntil, Safepoint
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.safepoint import HeldUntil, Safepoint
 
 _PD_DEADLINE_S = 10.0
 _DELETED = "it was deleted"

@@ -2,7 +2,7 @@
 
 It is an ordinary span, of `mysql.tidb_ddl_job`; its few rows go to schema history, the timeline and the barrier. The
 meaning of a DDL depends on those before it, so rows are held until the span is resolved up to them, then processed in
-order. A job has a row for each of its states; `schema.effects` decides at which it takes effect.
+order. A job has a row for each of its states; `upstream.tikv.tidb.effects` decides at which it takes effect.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable
 from changefeed.errors import ChangefeedError, ProtocolViolation, Transient
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.timeline import Timeline
-from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
-from changefeed.puller.stopped_stores import Stopped
-from changefeed.schema.ddl.job import Job, decode_job
-from changefeed.schema.effects import EARLY, Effects
 from changefeed.schema.history import SchemaHistory
-from changefeed.schema.keys import DDL_JOB_TABLE_ID, table_span
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.contract import Data, FeedEvent, Resolved, Stopped, SubscriptionFailed
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.feed.span_feed import SpanFeed
+from changefeed.upstream.tikv.tidb.effects import EARLY, Effects
+from changefeed.upstream.tikv.tidb.job import Job, decode_job
+from changefeed.upstream.tikv.tidb.keys import DDL_JOB_TABLE_ID, table_span
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ class DdlSpan:
         failed: Callable[[ChangefeedError], None],
     ) -> None:
         self._schema = schema
+        assert schema.ddl_job_table is not None
+        self._ddl_job_table = schema.ddl_job_table
         self._timeline = timeline
         self._barrier = barrier
         self._changed = changed
@@ -100,7 +102,7 @@ class DdlSpan:
                 raise error
 
     def _row(self, commit_ts: int, value: bytes) -> None:
-        job = decode_job(value, self._schema.ddl_job_table)
+        job = decode_job(value, self._ddl_job_table)
         is_of_no_effect = not job.is_done and job.type not in EARLY
         if is_of_no_effect or commit_ts <= max(self._upto.get(job.id, 0), self._schema.snapshot_ts):
             return

@@ -18,15 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import Job
+from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.history import RENAMES, Touched
-from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.sql.told import told
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl, Notice
+from changefeed.upstream.tikv.row.rowv2 import check_supported
 
 Selects = Callable[[str, str], bool]  # (schema, table)
-Ignores = Callable[[Job, str, str], bool]  # (job, schema, table); table "": the statement is the schema's
+Ignores = Callable[[SchemaChange, str, str], bool]  # (change, schema, table); table "": the statement is the schema's
 
 
 class Timeline:
@@ -45,8 +45,8 @@ class Timeline:
         self._ignores = ignores
         self._dispatchers = set(dispatchers)
 
-    def follow(self, job: Job, ts: int, touched: Touched) -> Ddl | None:
-        """The finished `job` as it concerns the changefeed; None if it does not.
+    def follow(self, change: SchemaChange, ts: int, touched: Touched) -> Ddl | None:
+        """The finished `change` as it concerns the changefeed; None if it does not.
 
         Raises NeedsHuman for a table that it selects and that cannot be replicated.
         """
@@ -54,20 +54,20 @@ class Timeline:
         selected = [table for table in after.values() if self._is_selected(table)]
         involved = self._dispatchers & {id_ for table in touched.before for id_ in table.physical_ids}
         tables = {id_: table for table in selected if not table.is_view for id_ in table.physical_ids}
-        notices = self._notices(job, touched, after)
+        notices = self._notices(change, touched, after)
         if not (involved or tables or notices):
             return None
         for table in selected:
             check_supported(table)
         left = involved - tables.keys()
         self._dispatchers = (self._dispatchers - left) | tables.keys()
-        name, query = ".".join(touched.name).rstrip("."), told(job, touched)
+        name, query = ".".join(touched.name).rstrip("."), told(change, touched)
         return Ddl(
             ts=ts,
-            job_id=job.id,
-            job=job,
+            job_id=change.id,
+            change=change,
             query=query,
-            description=f"{job.type_name} of {name}: {job.query}".rstrip(": "),
+            description=f"{change.type_name} of {name}: {change.query}".rstrip(": "),
             involved=frozenset(involved),
             left=frozenset(left),
             before={id_: table for table in touched.before for id_ in table.physical_ids if id_ in involved},
@@ -80,21 +80,21 @@ class Timeline:
     def _is_selected(self, table: TableInfo) -> bool:
         return self._selects(table.schema_name, table.name)
 
-    def _notices(self, job: Job, touched: Touched, after: dict[int, TableInfo]) -> tuple[Notice, ...]:
+    def _notices(self, change: SchemaChange, touched: Touched, after: dict[int, TableInfo]) -> tuple[Notice, ...]:
         """Of what was or is selected: a reader who has a table is told what becomes of it."""
         had = {table.id for table in touched.before if self._is_selected(table)}
         notices = [
             Notice(name)
             for name in sorted(touched.databases)
-            if self._selects_database(name) and not self._ignores(job, name, "")
+            if self._selects_database(name) and not self._ignores(change, name, "")
         ]
         gone = [table for table in touched.before if table.id in had and not after]
         for table in [*after.values(), *(gone if not touched.databases else ())]:
             if table.id not in had and not self._is_selected(table):
                 continue
-            named = touched.named(job, table)
-            is_ignored = self._ignores(job, named.schema_name, named.name)
-            with_statement = not is_ignored and self._is_of_statement(job, table, had, touched)
+            named = touched.named(change, table)
+            is_ignored = self._ignores(change, named.schema_name, named.name)
+            with_statement = not is_ignored and self._is_of_statement(change, table, had, touched)
             has_rows = self._has_rows(table, after)
             if not is_ignored or has_rows:
                 notices.append(Notice(table.schema_name, table, with_statement, has_rows))
@@ -104,8 +104,8 @@ class Timeline:
         """Whether any are written in this definition."""
         return table.id in after and not table.is_view and self._is_selected(table)
 
-    def _is_of_statement(self, job: Job, table: TableInfo, had: set[int], touched: Touched) -> bool:
+    def _is_of_statement(self, change: SchemaChange, table: TableInfo, had: set[int], touched: Touched) -> bool:
         """Whether a reader executes the statement for the sake of this table: once a statement, on what it has."""
-        if job.type == Action.EXCHANGE_TABLE_PARTITION:
+        if change.type == Action.EXCHANGE_TABLE_PARTITION:
             return not table.partition_ids
-        return job.type not in RENAMES or table.id in had
+        return change.type not in RENAMES or table.id in had

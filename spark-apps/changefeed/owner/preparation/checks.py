@@ -12,7 +12,7 @@ from changefeed.schema.history import SchemaHistory
 from changefeed.spec.model import Changefeed, RestartSpec
 from changefeed.spec.parse import from_effective
 from changefeed.spec.sink.choice import SinkSpec
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
 
 
 def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Set
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.log.records import CopiedTable, CopyRecord
 from changefeed.log.state import State
-from changefeed.model.memcomparable import decode_bytes
 from changefeed.model.table_copy import COPY_TICKS, bounds_of
 from changefeed.schema.history import SchemaHistory
-from changefeed.schema.keys import table_span
-from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.attempts import Attempts
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PATIENCE, PdClient
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PATIENCE, PdClient
+from changefeed.upstream.tikv.tidb.keys import table_span
+from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 
 
 def tables_to_copy(state: State, selected: Set[int]) -> list[int]:

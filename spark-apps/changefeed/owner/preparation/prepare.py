@@ -38,16 +38,16 @@ from changefeed.owner.preparation.records import epoch_record, left_out_record, 
 from changefeed.owner.sinks.choice import sink_of
 from changefeed.owner.sinks.driven import DrivenSink, Taken
 from changefeed.schema.history import SchemaHistory
-from changefeed.schema.row.rowv2 import check_supported
-from changefeed.schema.row.times import check_time_zone
-from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
+from changefeed.schema.time_zones import check_time_zone
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
-from changefeed.upstream.holds import holds
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.safepoint import Safepoint
+from changefeed.upstream.tikv.client.holds import holds
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.safepoint import Safepoint
+from changefeed.upstream.tikv.row.rowv2 import check_supported
+from changefeed.upstream.tikv.tidb.snapshot import load_schema
 
 _REMOVAL_S = 5.0  # of a hold, when a start has failed
 

@@ -19,9 +19,9 @@ from changefeed.puller.task import Limits, PullerJob
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.access import Access
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.safepoint import Safepoint
+from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.safepoint import Safepoint
 
 
 @dataclass

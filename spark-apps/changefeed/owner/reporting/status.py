@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from changefeed.model.tso import compose, physical_ms, to_datetime
 from changefeed.objectstore.patience import outcome
-from changefeed.puller.stopped_stores import BEHIND
-from changefeed.upstream.safepoint import HeldUntil
+from changefeed.upstream.tikv.client.safepoint import HeldUntil
+from changefeed.upstream.tikv.feed.stopped_stores import BEHIND
 
 EVERY_S = 10.0
 AT_MOST_EVERY_S = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from changefeed.schema.ddl.job import Job
+from changefeed.schema.ddl.change import SchemaChange
 
 #: Bits of `Job.sql_mode` that decide which values a statement accepts or makes, and that all servers know. Those that
 #: decide how a text is read are not among them: ours is not the text that was typed.
@@ -20,16 +20,16 @@ _MODES = {
 _OF_HOST = ("", "System", "SYSTEM", "Local")
 
 
-def sql_mode(job: Job) -> str:
+def sql_mode(change: SchemaChange) -> str:
     """Zero dates are let in, since TiDB looks at one column's default where other servers look at all columns'."""
-    return ",".join(["NO_AUTO_VALUE_ON_ZERO", *(name for bit, name in _MODES.items() if job.sql_mode >> bit & 1)])
+    return ",".join(["NO_AUTO_VALUE_ON_ZERO", *(name for bit, name in _MODES.items() if change.sql_mode >> bit & 1)])
 
 
-def zone_of(job: Job, otherwise: str) -> tzinfo:
-    """The session's that the DDL was typed in, as far as its job says it. `otherwise`: the changefeed's timeZone."""
-    if job.utc_offset:
-        return timezone(timedelta(seconds=job.utc_offset))
-    for name in (job.time_zone, otherwise):
+def zone_of(change: SchemaChange, otherwise: str) -> tzinfo:
+    """The session's that the DDL was typed in, as far as its change says it. `otherwise`: the changefeed's timeZone."""
+    if change.utc_offset:
+        return timezone(timedelta(seconds=change.utc_offset))
+    for name in (change.time_zone, otherwise):
         if name.upper() == "UTC":
             return UTC
         if name not in _OF_HOST:

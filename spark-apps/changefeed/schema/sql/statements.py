@@ -1,4 +1,4 @@
-"""The statements of a DDL job for a server: each names its database, and means there what the job has done upstream."""
+"""The statements of a change for a server: each names its database, and means there what it has done upstream."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sqlglot.errors import SqlglotError
 
 from changefeed.errors import ExecuteByHand
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.ddl.ddls import Effect, effect_of
-from changefeed.schema.ddl.job import Job, exchange_args, rename_steps
 from changefeed.schema.history import RENAMES, Touched
 from changefeed.schema.sql.alter import Alteration
 from changefeed.schema.sql.columns import default_charset_text, moments
@@ -32,7 +32,7 @@ _NOTHING = (Action.MODIFY_SCHEMA_READ_ONLY, Action.ALTER_TABLE_MODE, Action.MODI
 
 @dataclass(frozen=True)
 class Statement:
-    """One of a job's. `makes`: the table that is there behind it and was not before. `is_repeatable`: it may be
+    """One of a change's. `makes`: the table that is there behind it and was not before. `is_repeatable`: it may be
     executed again.
 
     `zone`: the session's, which decides what the values of the columns `casts` of `table` become; UTC decides nothing.
@@ -48,26 +48,28 @@ class Statement:
     moments: tuple[datetime, ...] = ()
 
 
-def statements(job: Job, touched: Touched, dialect: Dialect, zone: tzinfo) -> tuple[Statement, ...]:
+def statements(change: SchemaChange, touched: Touched, dialect: Dialect, zone: tzinfo) -> tuple[Statement, ...]:
     """In their order; none: the server's definitions say nothing of it. `zone`: session.zone_of.
 
     Raises ExecuteByHand for what the server does not know, or what rows would be needed for, and NeedsHuman.
     """
-    if job.type in _NOTHING:
+    if change.type in _NOTHING:
         return ()
     if touched.databases:
-        return tuple(_of_database(job, touched, dialect))
-    if effect_of(job.type) is Effect.TABLE_DROP:
+        return tuple(_of_database(change, touched, dialect))
+    if effect_of(change.type) is Effect.TABLE_DROP:
         return tuple(map(_drop, touched.before))
-    if job.type in RENAMES:
-        return (_rename(job, touched),)
-    if job.type == Action.EXCHANGE_TABLE_PARTITION:
-        return (_exchange(job, touched, dialect),)
-    return tuple(each for table in touched.after for each in _of_table(job, touched, table, dialect, zone))
+    if change.type in RENAMES:
+        return (_rename(change, touched),)
+    if change.type == Action.EXCHANGE_TABLE_PARTITION:
+        return (_exchange(change, touched, dialect),)
+    return tuple(each for table in touched.after for each in _of_table(change, touched, table, dialect, zone))
 
 
-def _of_table(job: Job, touched: Touched, table: TableInfo, dialect: Dialect, zone: tzinfo) -> Iterator[Statement]:
-    match job.type:
+def _of_table(
+    change: SchemaChange, touched: Touched, table: TableInfo, dialect: Dialect, zone: tzinfo
+) -> Iterator[Statement]:
+    match change.type:
         case Action.CREATE_TABLE | Action.CREATE_TABLES:
             yield Statement(create_table(Definition.of(table), dialect), makes=_name(table))
         case Action.CREATE_VIEW:
@@ -76,64 +78,67 @@ def _of_table(job: Job, touched: Touched, table: TableInfo, dialect: Dialect, zo
         case Action.TRUNCATE_TABLE:
             yield Statement(f"TRUNCATE TABLE {quoted(*_name(table))}")
         case Action.RECOVER_TABLE:
-            yield _recovered(job, table, dialect)
+            yield _recovered(change, table, dialect)
         case _:
-            yield from _altered(job, _known(job, touched, table), table, dialect, zone)
+            yield from _altered(change, _known(change, touched, table), table, dialect, zone)
 
 
 def _drop(table: TableInfo) -> Statement:
     return Statement(f"DROP {'VIEW' if table.is_view else 'TABLE'} {quoted(*_name(table))}")
 
 
-def _of_database(job: Job, touched: Touched, dialect: Dialect) -> Iterator[Statement]:
+def _of_database(change: SchemaChange, touched: Touched, dialect: Dialect) -> Iterator[Statement]:
     (name,) = touched.databases
-    if job.type == Action.DROP_SCHEMA:
+    if change.type == Action.DROP_SCHEMA:
         yield Statement(f"DROP DATABASE {quoted(name)}")
-    elif job.database_info is not None:
-        verb = "CREATE" if job.type == Action.CREATE_SCHEMA else "ALTER"
-        info = job.database_info
+    elif change.database_info is not None:
+        verb = "CREATE" if change.type == Action.CREATE_SCHEMA else "ALTER"
+        info = change.database_info
         charset = default_charset_text(info.charset or "utf8mb4", info.collate, dialect)
         yield Statement(f"{verb} DATABASE {quoted(name)} {charset}")
 
 
-def _rename(job: Job, touched: Touched) -> Statement:
+def _rename(change: SchemaChange, touched: Touched) -> Statement:
     """All in their order: one of them may make room for the next."""
     names = {table.id: _name(table) for table in touched.before}
     for table in touched.after:
         if table.id not in names:
             raise ExecuteByHand(
-                f"{job} gives {table.full_name} its name, which comes out of a database that no changefeed reads: its "
-                "rows are not known.",
+                f"{change} gives {table.full_name} its name, which comes out of a database that no changefeed reads: "
+                "its rows are not known.",
                 "Copy that table from the upstream as it was at the DDL's ts, make the DDL's other renames by hand, "
                 "then start again.",
             )
     pairs: list[str] = []
-    for id_, to in _steps(job, touched):
+    for id_, to in _steps(change, touched):
         pairs.append(f"{quoted(*names[id_])} TO {quoted(*to)}")
         names[id_] = to
     return Statement(f"RENAME TABLE {', '.join(pairs)}")
 
 
-def _steps(job: Job, touched: Touched) -> list[tuple[int, Name]]:
+def _steps(change: SchemaChange, touched: Touched) -> list[tuple[int, Name]]:
     """(table, new name) of each."""
     last = {table.id: _name(table) for table in touched.after}
     if len(touched.after) == len(last):
         return [(table.id, _name(table)) for table in touched.after]
-    steps = rename_steps(job)
     found = []
-    for place, (id_, _, name) in enumerate(steps):
-        later = next((database for other, database, _ in steps[place + 1 :] if other == id_), None)
-        found.append((id_, last[id_] if later is None else (later, name)))
+    for index, rename in enumerate(change.renames):
+        later = next((each for each in change.renames[index + 1 :] if each.table_id == rename.table_id), None)
+        to = last[rename.table_id] if later is None else (later.old_schema_name, rename.new_name)
+        if not all(to):
+            raise ExecuteByHand(f"{change} renames a table twice, and does not say as what in between.")
+        found.append((rename.table_id, to))
     return found
 
 
-def _exchange(job: Job, touched: Touched, dialect: Dialect) -> Statement:
-    args = exchange_args(job)
+def _exchange(change: SchemaChange, touched: Touched, dialect: Dialect) -> Statement:
+    args = change.exchange
+    assert args is not None, "else its definitions are not followed"
     partitioned = next((each for each in touched.before if each.id == args.pt_table_id), None)
-    plain = next((each for each in touched.before if each.id == job.table_id), None)
+    plain = next((each for each in touched.before if each.id == change.table_id), None)
     if partitioned is None or plain is None:
         raise ExecuteByHand(
-            f"{job} is about a table of a database that no changefeed reads: its rows are not known.",
+            f"{change} is about a table of a database that no changefeed reads: its rows are not known.",
             "Replace the rows of the other table's partition by those that it had upstream at the DDL's ts, set "
             "is_done = 1 in the DDL's row of the table ddls, then start again.",
         )
@@ -145,43 +150,42 @@ def _exchange(job: Job, touched: Touched, dialect: Dialect) -> Statement:
     return Statement(f"{text}{quoted(*_name(plain))}{' WITHOUT VALIDATION' * is_unchecked}")
 
 
-def _recovered(job: Job, table: TableInfo, dialect: Dialect) -> Statement:
+def _recovered(change: SchemaChange, table: TableInfo, dialect: Dialect) -> Statement:
     """By TiDB only, which keeps what was dropped for a while."""
     if not dialect.is_tidb:
         raise ExecuteByHand(
-            f"{job} brings rows of {table.full_name} back, of which a changefeed is sent none.",
+            f"{change} brings rows of {table.full_name} back, of which a changefeed is sent none.",
             "Copy the table from the upstream as it was at the DDL's ts, then start again.",
         )
-    old = _recovered_name(job)
+    old = change.old_name
     text = f"FLASHBACK TABLE {quoted(table.schema_name, old or table.name)}"
     is_renamed = old and old.lower() != table.name.lower()
     return Statement(f"{text} TO {quoted(table.name)}" if is_renamed else text, makes=_name(table))
 
 
-def _recovered_name(job: Job) -> str:
-    args = job.raw_args.get("recover_info") if isinstance(job.raw_args, dict) else (job.raw_args or [None])[0]
-    infos = (args or {}).get("RecoverTableInfos") if isinstance(args, dict) else None
-    return str((infos or [args or {}])[0].get("OldTableName") or "")
-
-
-def _known(job: Job, touched: Touched, table: TableInfo) -> TableInfo:
+def _known(change: SchemaChange, touched: Touched, table: TableInfo) -> TableInfo:
     """The table before: under its id, or the one that it had."""
     same_name = (each for each in touched.before if each.qualified == table.qualified)
     if (known := touched.was(table) or next(same_name, None)) is None:
-        raise ExecuteByHand(f"{job} alters {table.full_name}, of which no earlier definition is known.")
+        raise ExecuteByHand(f"{change} alters {table.full_name}, of which no earlier definition is known.")
     return known
 
 
-def _altered(job: Job, was: TableInfo, table: TableInfo, dialect: Dialect, zone: tzinfo) -> Iterator[Statement]:
+def _altered(
+    change: SchemaChange, was: TableInfo, table: TableInfo, dialect: Dialect, zone: tzinfo
+) -> Iterator[Statement]:
     before, after = Definition.of(was), Definition.of(table)
-    difference = Alteration(before, after, dialect, changed_columns(job.query))
+    difference = Alteration(before, after, dialect, changed_columns(change.query))
     casts = tuple(difference.cast)
     zone = zone if casts else UTC
     times = () if zone is UTC else tuple(each for column in after.columns for each in moments(column))
     alter = f"ALTER TABLE {quoted(*_name(table))} "
-    clauses, partitions = difference.clauses(zone), changes(before.partitioning, after.partitioning, job.type, dialect)
+    clauses, partitions = (
+        difference.clauses(zone),
+        changes(before.partitioning, after.partitioning, change.type, dialect),
+    )
     if clauses and partitions:
-        raise ExecuteByHand(f"{job} changes partitions and other parts of {table.full_name} at once.")
+        raise ExecuteByHand(f"{change} changes partitions and other parts of {table.full_name} at once.")
     if clauses:
         yield Statement(alter + ", ".join(clauses), zone=zone, table=_name(table), casts=casts, moments=times)
     for clause in partitions:

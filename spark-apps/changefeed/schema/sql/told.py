@@ -10,7 +10,7 @@ from datetime import UTC
 
 from changefeed.errors import ExecuteByHand
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import Job
+from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.history import Touched
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.statements import is_like, statements
@@ -23,11 +23,13 @@ _NAMED = frozenset({
 _READERS = Dialect("MySQL", (8, 0, 36))
 
 
-def told(job: Job, touched: Touched) -> str:
-    """Of a job without a text, none."""
-    if not job.query or not (job.type in _NAMED or (job.type == Action.CREATE_TABLE and is_like(job.query))):
-        return job.query
+def told(change: SchemaChange, touched: Touched) -> str:
+    """Of a change without a text, none."""
+    if not change.query or not (
+        change.type in _NAMED or (change.type == Action.CREATE_TABLE and is_like(change.query))
+    ):
+        return change.query
     try:
-        return "; ".join(each.text for each in statements(job, touched, _READERS, UTC)) or job.query
+        return "; ".join(each.text for each in statements(change, touched, _READERS, UTC)) or change.query
     except ExecuteByHand:  # nothing is known but the text
-        return job.query
+        return change.query

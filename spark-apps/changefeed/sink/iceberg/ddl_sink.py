@@ -162,7 +162,7 @@ class IcebergDdlSink:
 
     def _check(self, ddl: Ddl) -> None:
         """Rows that an upserted table would keep, as nothing says which they are."""
-        if self._upsert and ddl.is_told and ddl.job is not None and ddl.job.type in _WITHOUT_ROWS and ddl.before:
+        if self._upsert and ddl.is_told and ddl.change is not None and ddl.change.type in _WITHOUT_ROWS and ddl.before:
             raise NeedsHuman(
                 f"{ddl.description} removes rows without a change for each: mode upsert can't delete them.",
                 "Ignore it with an event filter and delete the rows yourself, or create a new changefeed.",
@@ -197,7 +197,7 @@ class IcebergDdlSink:
         """The definition, and a truncation, once."""
         definition = self._define(table, ddl.ts, was.id)
         wanted = definition.schema
-        is_truncated = ddl.job is not None and ddl.job.type == Action.TRUNCATE_TABLE and is_told
+        is_truncated = ddl.change is not None and ddl.change.type == Action.TRUNCATE_TABLE and is_told
         told = {LOG: self._tables.log, "changefeed.ddl-ts": str(ddl.ts), "changefeed.ddl": ddl.query[:1000]}
 
         def change(found: Table) -> Change | None:

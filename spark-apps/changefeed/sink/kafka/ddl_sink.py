@@ -87,8 +87,8 @@ class KafkaDdlSink:
 
     def execute(self, ddl: Ddl) -> None:
         """The statement to the topics of the tables that it concerns, or of the database."""
-        assert ddl.job is not None, "of this run"
-        job, (schema, name) = ddl.job, ddl.touched.name
+        assert ddl.change is not None, "of this run"
+        change, (schema, name) = ddl.change, ddl.touched.name
         if ddl.ts <= self._resolved_ts:
             raise NeedsHuman(
                 f"A DDL of ts {ddl.ts} comes after resolved-ts {self._resolved_ts}.",
@@ -100,7 +100,7 @@ class KafkaDdlSink:
             return
         own = ddl.touched.own
         event = DdlEvent(
-            action=job.type,
+            action=change.type,
             query=ddl.query,
             schema_name=schema,
             table_name=name,

@@ -10,7 +10,7 @@ from typing import TypeVar
 from changefeed.errors import ExecuteByHand, NeedsHuman, StatementRefused, Unavailable
 from changefeed.log.records import CommitRecord, PlanEntry
 from changefeed.objectstore.patience import Patience
-from changefeed.schema.ddl.job import Job
+from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.sql.session import zone_of
 from changefeed.schema.sql.statements import Statement, statements
 from changefeed.sink.contract import Claim, Ddl
@@ -64,7 +64,7 @@ class MysqlDdlSink:
         *,
         leaves_out: bool = False,
     ) -> None:
-        """`time_zone`: of upstream's sessions, where a DDL's job does not say it. `leaves_out`: event filters may leave
+        """`time_zone`: of upstream's sessions, where a DDL does not say it. `leaves_out`: event filters may leave
         DDLs out.
 
         Raises Fenced, and what `patience` gives up.
@@ -92,7 +92,7 @@ class MysqlDdlSink:
 
         Raises Fenced, Unavailable, ExecuteByHand, StatementRefused, OtherDefinition, and UnclearDdl.
         """
-        if ddl.job is None:
+        if ddl.change is None:
             return
         id_ = DdlId(self._claim.changefeed, ddl.ts, ddl.job_id)
         if ddl.is_told:
@@ -166,22 +166,22 @@ class MysqlDdlSink:
             self._begin(control, self._table.begin(id_, now))
             to_run = self._statements(session, ddl)
         for statement in to_run:
-            _run(session, [setting(session, _job(ddl), statement), statement.text.encode()])
+            _run(session, [setting(session, _change(ddl), statement), statement.text.encode()])
         session.run([self._table.end(id_)])
 
     def _left(self, session: Session, ddl: Ddl, before: Sequence[str], now: Sequence[str]) -> Sequence[Statement]:
         """What is still to be executed. Of a DDL that can't be written, nothing, once somebody has executed it."""
         try:
-            return left(_job(ddl), self._statements(session, ddl), subjects(ddl.touched), before, now)
+            return left(_change(ddl), self._statements(session, ddl), subjects(ddl.touched), before, now)
         except ExecuteByHand:
-            if before != now and was_executed(_job(ddl), before, now):
+            if before != now and was_executed(_change(ddl), before, now):
                 return []
             raise
 
     def _statements(self, session: Session, ddl: Ddl) -> tuple[Statement, ...]:
-        job = _job(ddl)
+        change = _change(ddl)
         try:
-            return statements(job, ddl.touched, session.dialect, zone_of(job, self._time_zone))
+            return statements(change, ddl.touched, session.dialect, zone_of(change, self._time_zone))
         except ExecuteByHand as error:
             next_step = error.next_step if self._control is not None else _IGNORE_IT
             raise ExecuteByHand(f"{error.message} The DDL's ts is {ddl.ts}.", next_step) from None
@@ -190,7 +190,7 @@ class MysqlDdlSink:
         """Whatever was executed before."""
         for statement in self._statements(session, ddl):
             try:
-                _run(session, [setting(session, _job(ddl), statement), statement.text.encode()])
+                _run(session, [setting(session, _change(ddl), statement), statement.text.encode()])
             except StatementRefused as refusal:
                 if refusal.number not in DONE_BEFORE:
                     raise
@@ -227,7 +227,7 @@ class MysqlDdlSink:
         if session.rows(self._table.read(id_)):
             return None  # done: it was waited for
         (statement,) = self._statements(session, ddl)
-        texts = setting(session, _job(ddl), statement), statement.text.encode()
+        texts = setting(session, _change(ddl), statement), statement.text.encode()
         build = Build(id_, table, _look(session, table), texts)
         self._begin(control, self._table.begin(id_, [build.look], build.to_json()))
         return build
@@ -281,9 +281,9 @@ def _has_locked(session: Session, of: str) -> bool:
     return session.rows(query) == [(b"1",)]
 
 
-def _job(ddl: Ddl) -> Job:
-    assert ddl.job is not None, "of this run"
-    return ddl.job
+def _change(ddl: Ddl) -> SchemaChange:
+    assert ddl.change is not None, "of this run"
+    return ddl.change
 
 
 def _run(session: Session, statements: Sequence[bytes]) -> None:

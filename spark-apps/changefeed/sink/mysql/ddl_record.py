@@ -18,7 +18,7 @@ from hashlib import blake2b
 
 from changefeed.errors import UnclearDdl
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import Job
+from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.history import Touched
 from changefeed.schema.sql.statements import Statement
 from changefeed.sink.mysql.rows.literals import bytes_literal, identifier, text_literal
@@ -80,9 +80,13 @@ def look(shown: bytes) -> str:
 
 
 def left(
-    job: Job, statements: Sequence[Statement], subjects: Sequence[Subject], before: Sequence[str], now: Sequence[str]
+    change: SchemaChange,
+    statements: Sequence[Statement],
+    subjects: Sequence[Subject],
+    before: Sequence[str],
+    now: Sequence[str],
 ) -> list[Statement]:
-    """Those that are not executed yet, or may be again. From looks of the job's subjects at the intent, and of today.
+    """Those that are not executed yet, or may be again, from looks of its subjects at the intent, and of today.
 
     Raises UnclearDdl where that can't be told.
     """
@@ -91,7 +95,7 @@ def left(
         for subject, old, new in zip(subjects, before, now, strict=True)
         if old == ABSENT != new
     }
-    is_done = was_executed(job, before, now)
+    is_done = was_executed(change, before, now)
     return [
         each
         for each in statements
@@ -99,22 +103,22 @@ def left(
     ]
 
 
-def was_executed(job: Job, before: Sequence[str], now: Sequence[str]) -> bool:
+def was_executed(change: SchemaChange, before: Sequence[str], now: Sequence[str]) -> bool:
     """Its first statement. Raises UnclearDdl where that can't be told."""
     changed = [old != new for old, new in zip(before, now, strict=True)]
-    if job.type == Action.RENAME_TABLES and any(changed) and not all(changed):
-        raise _unclear(job, "only some of its tables are as they are after it")
+    if change.type == Action.RENAME_TABLES and any(changed) and not all(changed):
+        raise _unclear(change, "only some of its tables are as they are after it")
     if any(changed):
         return True
-    is_hidden = job.type == Action.RENAME_TABLES and ABSENT not in now
-    if is_hidden or job.type == Action.EXCHANGE_TABLE_PARTITION:
-        raise _unclear(job, "what has changed places looks the same as before")
+    is_hidden = change.type == Action.RENAME_TABLES and ABSENT not in now
+    if is_hidden or change.type == Action.EXCHANGE_TABLE_PARTITION:
+        raise _unclear(change, "what has changed places looks the same as before")
     return False
 
 
-def _unclear(job: Job, why: str) -> UnclearDdl:
+def _unclear(change: SchemaChange, why: str) -> UnclearDdl:
     return UnclearDdl(
-        f"Whether {job} was executed downstream is unknown: {why}.",
+        f"Whether {change} was executed downstream is unknown: {why}.",
         "Check the downstream, bring it to the state after this DDL, and set is_done = 1 in the table ddls.",
     )
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from changefeed.errors import ExecuteByHand
-from changefeed.schema.ddl.job import Job
+from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.sql.session import offset_text, only_offset, sql_mode, zone_text
 from changefeed.schema.sql.statements import Statement
 from changefeed.sink.mysql.rows.literals import identifier, text_literal
@@ -17,13 +17,13 @@ from changefeed.sink.mysql.server import Session
 _FIRST, _LAST = datetime(1970, 1, 1), datetime(2038, 1, 19)
 
 
-def setting(session: Session, job: Job, statement: Statement) -> bytes:
+def setting(session: Session, change: SchemaChange, statement: Statement) -> bytes:
     """What the session is to be set to before it. Raises ExecuteByHand for a zone that the server does not know."""
     zone = zone_text(statement.zone)
     if isinstance(statement.zone, ZoneInfo) and not _is_known(session, zone):
         zone = _offset(session, statement, statement.zone)
     return b"SET SESSION sql_mode=%s, time_zone=%s, collation_connection='utf8mb4_bin'" % (
-        text_literal(sql_mode(job)),
+        text_literal(sql_mode(change)),
         text_literal(zone),
     )
 

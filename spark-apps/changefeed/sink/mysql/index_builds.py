@@ -39,7 +39,7 @@ def is_build(ddl: Ddl) -> bool:
     """Whether it only adds indexes that refuse no row: what comes after it need not wait."""
     known = {index.id for table in ddl.before.values() for index in table.indexes}
     new = [index for table in ddl.tables.values() for index in table.indexes if index.id not in known]
-    is_adding = ddl.job is not None and ddl.job.type == Action.ADD_INDEX
+    is_adding = ddl.change is not None and ddl.change.type == Action.ADD_INDEX
     return is_adding and bool(new) and not any(index.is_unique for index in new)
 
 

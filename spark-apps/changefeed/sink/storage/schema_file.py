@@ -125,7 +125,7 @@ def files_of(ddl: Ddl, by_id: bool = False) -> list[SchemaFile]:
     """
     files: list[SchemaFile] = []
     for notice in ddl.notices:
-        statement = (ddl.query, ddl.job.type if ddl.job else 0) if notice.with_statement else ("", 0)
+        statement = (ddl.query, ddl.change.type if ddl.change else 0) if notice.with_statement else ("", 0)
         if (table := notice.table) is None:
             files += [] if by_id else [SchemaFile(notice.database, "", ddl.ts, (), *statement)]
             continue

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.schema.row.cells import as_bytes
+from changefeed.schema.values import as_bytes
 
 
 def joined(parts: Sequence[str | pa.Array]) -> pa.Array:

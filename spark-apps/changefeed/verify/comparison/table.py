@@ -16,9 +16,9 @@ from changefeed.model.table_copy import TableCopy
 from changefeed.reading.progress import ReadingProgress
 from changefeed.reading.rows.formats import Format
 from changefeed.reading.rows.lines import LineShape, show, show_values
-from changefeed.schema.keys import table_span
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.ledger import RegionsOfLedger, TableLedger, TableShape
 from changefeed.verify.comparison.oracles import ChangeDifferences, Replay, UpstreamChange

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from changefeed.filter.selection import Selection
 from changefeed.reading.rows.formats import Format
-from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.row.defaults import absent_value
 from changefeed.verify.upstream.definitions import SettledSchema
 from changefeed.verify.upstream.expected import key_of, written_values
 from changefeed.verify.upstream.standing import rows_at

@@ -23,7 +23,6 @@ from changefeed.owner.sinks.driven import name_of
 from changefeed.owner.sinks.iceberg import place_of
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import NoProgress, ReadingProgress
-from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.iceberg.ddl_sink import TRUNCATED
 from changefeed.sink.iceberg.marks import LOG
@@ -31,7 +30,8 @@ from changefeed.sink.iceberg.place import IcebergEndpoint, told
 from changefeed.sink.iceberg.shape import COMMIT_TS_ID, OP_ID, field_id, key_of
 from changefeed.sink.typed import type_of
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.row.defaults import absent_value
 from changefeed.verify.held import held
 from changefeed.verify.iceberg.reading import FileRows, parts
 from changefeed.verify.iceberg.values import of_lake

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from changefeed.reading.failures import Break
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo
+from changefeed.upstream.tikv.row.defaults import absent_value
 from changefeed.verify.tables.values import of_decoded
 
 _NUMBERS = {"int": pa.int64(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}

@@ -20,10 +20,10 @@ from changefeed.filter.selection import Selection
 from changefeed.log.state import State
 from changefeed.reading.progress import ReadingProgress
 from changefeed.reading.scratch import scratch_database
-from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.row.rowv2 import decode_rows
 from changefeed.verify.recorded import StateLog, check_cluster, check_settled, rules_of, upstream_of
 from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.comparison import RowComparison

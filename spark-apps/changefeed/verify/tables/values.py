@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import ColumnInfo
+from changefeed.schema.values import as_bytes
 
 FLOATS = frozenset({ti.FLOAT, ti.DOUBLE})
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from changefeed.reading.failures import NotVerifiable
-from changefeed.schema.keys import DDL_JOB_TABLE
 from changefeed.schema.table_info import STATE_PUBLIC, TableInfo, parse_database_info, parse_table_info
+from changefeed.upstream.tikv.tidb.keys import DDL_JOB_TABLE
 from changefeed.verify.upstream.meta import MetaWrite
 
 _Raw = Mapping[str, Any]

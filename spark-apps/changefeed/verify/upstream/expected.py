@@ -20,9 +20,9 @@ from changefeed.filter.selection import Selection
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.reading.rows.formats import Format
 from changefeed.reading.rows.lines import LineShape
-from changefeed.schema.row.cells import as_bytes, is_broken
-from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.schema.values import as_bytes, is_broken
+from changefeed.upstream.tikv.row.rowv2 import decode_rows
 
 _LONE = re.compile("[\udc80-\udcff]")  # how "surrogateescape" shows bytes that are not UTF-8
 _RANKS = {"D": 0, "U": 1, "I": 2}  # inside a transaction (docs/design/layouts.md, Position)

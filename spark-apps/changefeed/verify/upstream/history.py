@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.errors import Transient
-from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.upstream.attempts import Attempts
-from changefeed.upstream.channels import kept_out
-from changefeed.upstream.pd import PATIENCE, LocatedRegion, PdClient, reason
-from changefeed.upstream.requests import change_data
+from changefeed.upstream.tikv.client.channels import kept_out
+from changefeed.upstream.tikv.client.pd import PATIENCE, LocatedRegion, PdClient, reason
+from changefeed.upstream.tikv.client.requests import change_data
+from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes, encode_bytes
 from changefeed.verify.upstream.read_ahead import read_ahead
 from changefeed.wire import cdcpb_pb2
 from changefeed.wire.thinned import MessageColumns

@@ -15,11 +15,11 @@ from changefeed.model.table_copy import COPY_TICKS, TableCopy
 from changefeed.reading.failures import NotVerifiable
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.ddls import Effect, effect_of
-from changefeed.schema.ddl.job import Job, decode_job
-from changefeed.schema.keys import DDL_JOB_SPAN
 from changefeed.schema.table_info import TableInfo
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.job import Job, decode_job
+from changefeed.upstream.tikv.tidb.keys import DDL_JOB_SPAN
 from changefeed.verify.upstream.definitions import Definitions, SettledChange, SettledSchema, State
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.verify.upstream.meta import read_meta

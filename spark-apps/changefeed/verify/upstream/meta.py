@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from changefeed.reading.failures import NotVerifiable
-from changefeed.schema.keys import DATABASES, decode_meta_hash_key
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.keys import DATABASES, decode_meta_hash_key
 from changefeed.verify.upstream.history import Collected, read_history
 
 #: All names of hashes that begin with "DB": of the databases, and of the tables of each.

@@ -11,8 +11,8 @@ import asyncio
 import numpy as np
 import pyarrow as pa
 
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
 
 _FEWEST, _MOST = 4, 8  # of a piece of some MiB
 _ONE_OF = 1 << 14

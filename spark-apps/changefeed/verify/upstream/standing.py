@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 
 import pyarrow as pa
 
-from changefeed.schema.keys import table_span
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.tikv.client.kv import Snapshot
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.verify.upstream.read_ahead import read_ahead
 
 _CHUNK_BYTES = 8 << 20

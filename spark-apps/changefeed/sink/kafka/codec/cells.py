@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import ColumnInfo
+from changefeed.schema.values import as_bytes
 from changefeed.sink.text.go_float import go_float, plain_float
 
 _SMALLEST_PLAIN, _FIRST_LARGE = 1e-6, 1e21  # Go's JSON writers

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.errors import NeedsHuman
-from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import TableInfo
+from changefeed.schema.values import as_bytes
 from changefeed.sink.records import Records
 from changefeed.sink.text.canal_types import handle_key
 from changefeed.sink.text.go_float import plain_float

@@ -20,7 +20,7 @@ Mask = npt.NDArray[np.bool_]
 class Changes:
     """A chunk of an entry's rows, ordered by (commit_ts, start_ts, op, key); one element a row in each member.
 
-    `shown` and `before` have an array for each of `columns`, of the types of `schema.row.cells.arrow_type`, TIMESTAMP
+    `shown` and `before` have an array for each of `columns`, of the types of `row.cells.arrow_type`, TIMESTAMP
     in UTC. An update of a NOT NULL unique key comes as a delete and an insert, as the sorter splits it.
     """
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 from changefeed.errors import NeedsHuman
 from changefeed.filter import collation
 from changefeed.model.position import OP_UPDATE
-from changefeed.schema.row.cells import as_bytes, is_broken
 from changefeed.schema.table_info import BLOBS, STRINGS, ColumnInfo, TableInfo
+from changefeed.schema.values import as_bytes, is_broken
 from changefeed.sink.mysql.order.conflicts import Hashes
 from changefeed.sink.mysql.rows.changes import Changes, Mask, Rows
 

@@ -12,8 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import NEW_DECIMAL, ColumnInfo
+from changefeed.schema.values import as_bytes
 
 NULL = b"NULL"
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import ColumnInfo
+from changefeed.schema.values import as_bytes
 from changefeed.sink.kafka.codec.avro.schema import AvroTypes, avro_type, default_of
 
 _LONGEST = 10  # bytes of a long

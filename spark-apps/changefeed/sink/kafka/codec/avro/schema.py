@@ -15,8 +15,8 @@ from math import isfinite
 from typing import Any
 
 from changefeed.schema import table_info as ti
-from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.upstream.tikv.row.defaults import absent_value
 
 _LARGEST = (1 << 63) - 1
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]")

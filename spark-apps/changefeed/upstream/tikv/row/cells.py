@@ -1,0 +1,202 @@
+"""Decodes one column's values, as stored in rows of format v2, into an Arrow array (docs/design/tidb.md, Values).
+
+One function per kind of type, each over a whole column. Anything that is not a valid value of its type is a BadCell,
+never a guess.
+
+Values have the types of `schema.values`. Text may contain bytes that are not UTF-8 (latin1, ascii, or any charset under
+tidb_skip_utf8_check).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changefeed.schema import table_info as ti
+from changefeed.schema.table_info import ColumnInfo
+from changefeed.schema.time_zones import UTC
+from changefeed.schema.values import CHOICE, CHOICES, FLOATS, WORDS, is_unsigned
+from changefeed.upstream.tikv.row.binary_view import BadCell, BinaryView, Mask, Words
+from changefeed.upstream.tikv.row.decimals import decode_decimals
+from changefeed.upstream.tikv.row.json_binary import json_texts
+from changefeed.upstream.tikv.row.times import MAX_FSP, duration_text, in_zone, time_text, unpack
+from changefeed.upstream.tikv.row.vectors import vector_texts
+
+ABSENT = -1
+NULL = -2
+
+_CHARSETS = frozenset({"utf8mb4", "utf8", "ascii", "latin1", "gbk", "gb18030", "binary"})  # all in UTF-8 in rows
+_CLOCKS = frozenset({ti.DATETIME, ti.TIMESTAMP})
+_TIMES = _CLOCKS | {ti.DATE}
+_TEXT = ti.STRINGS | ti.BLOBS
+_PRINTED = {ti.JSON: json_texts, ti.VECTOR_FLOAT32: vector_texts}  # values that are bytes in a form of their own
+_DECODABLE = _PRINTED.keys() | WORDS | _TEXT | _TIMES | FLOATS.keys() | CHOICES | {ti.NEW_DECIMAL, ti.DURATION}
+
+_WIDTHS = np.isin(np.arange(10), [1, 2, 4, 8])  # of integers; the last stands for everything wider
+_SIGN = np.uint64(1 << 63)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Where a column's values stand: row r has view.data[starts[r]:ends[r]]; a negative start: ABSENT or NULL."""
+
+    view: BinaryView
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, values: pa.BinaryArray) -> Cells:
+        view = BinaryView(values)
+        return cls(view, view.starts.astype(np.int32), view.ends.astype(np.int32))
+
+
+def why_not_decodable(column: ColumnInfo) -> str | None:
+    """What of the column's type is not supported; None if it is."""
+    if column.tp not in _DECODABLE:
+        return f"column {column.name} has type {ti.column_type_name(column)}"
+    if column.tp in _TEXT and column.charset not in _CHARSETS:
+        return f"column {column.name} has charset {column.charset!r}"
+    return None
+
+
+def decode_cells(column: ColumnInfo, cells: Cells, present: Mask, time_zone: str) -> pa.Array:
+    """The values, null where not `present` (the mask of starts that are not negative).
+
+    TIMESTAMP as the clocks of `time_zone` show it. Raises BadCell.
+    """
+    if column.tp in WORDS:
+        return _integers(cells, present, signed=not is_unsigned(column))
+    if column.tp in _TEXT:
+        return _strings(column, cells, present)
+    if column.tp in _PRINTED:
+        with _rows_of(present):
+            return _spread_texts(_PRINTED[column.tp](_taken(cells, present)), present)
+    if column.tp == ti.NEW_DECIMAL:
+        starts, ends = cells.starts.astype(np.int64), cells.ends.astype(np.int64)
+        return decode_decimals(cells.view, starts, ends, present, max(column.decimal, 0))
+    if column.tp in FLOATS:
+        return _floats(column, cells, present)
+    with _rows_of(present):
+        if column.tp in _TIMES:
+            return _times(column, _words(cells, present, signed=False), present, time_zone)
+        if column.tp == ti.DURATION:
+            nanoseconds = _words(cells, present, signed=True).view(np.int64)
+            return duration_text(nanoseconds, _fsp(column), present)
+        return _choices(column, _words(cells, present, signed=False), present)
+
+
+def _fsp(column: ColumnInfo) -> int:
+    return min(max(column.decimal, 0), MAX_FSP)
+
+
+@contextmanager
+def _rows_of(present: Mask) -> Iterator[None]:
+    """Row numbers among those present become those among all."""
+    try:
+        yield
+    except BadCell as error:
+        raise BadCell(int(np.flatnonzero(present)[error.row]), error.why) from error
+
+
+def _words(cells: Cells, present: Mask, *, signed: bool) -> Words:
+    """The integers of the rows that are present. A value wider than it need be is read like any other."""
+    everywhere = bool(present.all())
+    at = (cells.starts if everywhere else cells.starts[present]).astype(np.int64)
+    width = (cells.ends if everywhere else cells.ends[present]) - at
+    bad = ~_WIDTHS[np.minimum(width, len(_WIDTHS) - 1)]
+    if bad.any():
+        raise BadCell(int(bad.argmax()), "is an integer of an impossible width")
+    unused = 64 - 8 * width
+    words = cells.view.read(at, 8) << unused.astype(np.uint64)
+    return (words.view(np.int64) >> unused).view(np.uint64) if signed else words >> unused.astype(np.uint64)
+
+
+def _integers(cells: Cells, present: Mask, *, signed: bool) -> pa.Array:
+    with _rows_of(present):
+        found = _words(cells, present, signed=signed)
+    return _spread(found.view(np.int64) if signed else found, present)
+
+
+def _spread(found: npt.NDArray[Any], present: Mask) -> pa.Array:
+    """The values of those present as an array of all rows."""
+    if len(found) == len(present):
+        return pa.array(found)
+    out = np.zeros(len(present), found.dtype)
+    out[present] = found
+    return pa.array(out, mask=~present)
+
+
+def _taken(cells: Cells, present: Mask) -> pa.BinaryArray:
+    """The bytes of those present, one behind the other."""
+    return cells.view.take(cells.starts[present], cells.ends[present], None)
+
+
+def _spread_texts(found: pa.StringArray, present: Mask) -> pa.StringArray:
+    if len(found) == len(present):
+        return found
+    return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
+
+
+def _floats(column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
+    at = cells.starts[present].astype(np.int64)
+    bad = cells.ends[present] - at != 8
+    if bad.any():
+        raise BadCell(int(np.flatnonzero(present)[bad.argmax()]), "is no floating-point number: it wants 8 bytes")
+    ordered = cells.view.read(at, 8).byteswap()
+    doubles = np.where(ordered >= _SIGN, ordered ^ _SIGN, ~ordered).view(np.float64)
+    with np.errstate(over="ignore"):
+        numbers = doubles.astype(FLOATS[column.tp].to_pandas_dtype())
+    # TiCDC writes 0 for NaN and infinity (docs/design/tidb.md, Values).
+    return _spread(np.where(np.isfinite(numbers), numbers, numbers.dtype.type(0)), present)
+
+
+def _times(column: ColumnInfo, words: Words, present: Mask, time_zone: str) -> pa.Array:
+    civil = unpack(words)
+    if column.tp == ti.TIMESTAMP and time_zone != UTC:
+        civil = in_zone(civil, time_zone)
+    return time_text(civil, _fsp(column), with_clock=column.tp in _CLOCKS, present=present)
+
+
+def _strings(column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
+    if present.all():
+        array = cells.view.take(cells.starts, cells.ends, None)
+    else:
+        row_starts = cells.view.starts.astype(np.int32)
+        starts, ends = np.where(present, cells.starts, row_starts), np.where(present, cells.ends, row_starts)
+        array = cells.view.take(starts, ends, present)
+    if column.is_binary:
+        return array
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return array
+
+
+def _choices(column: ColumnInfo, numbers: Words, present: Mask) -> pa.Array:
+    last = len(column.elems) if column.tp == ti.ENUM else (1 << len(column.elems)) - 1
+    bad = numbers > np.uint64(last)
+    if bad.any():
+        raise BadCell(int(bad.argmax()), f"holds {numbers[bad.argmax()]}, which stands for none of its elements")
+    if column.tp == ti.ENUM:
+        texts, which = pa.array(["", *column.elems], pa.string()), numbers.astype(np.int64)
+    else:
+        masks, which = np.unique(numbers, return_inverse=True)
+        texts = _set_texts(column.elems, masks)
+    number, places = _spread(numbers, present), _spread(which, present)
+    mask = None if len(numbers) == len(present) else pa.array(~present)
+    return pa.StructArray.from_arrays([number, texts.take(places)], fields=list(CHOICE), mask=mask)
+
+
+def _set_texts(elems: tuple[str, ...], masks: Words) -> pa.Array:
+    parts = []
+    for place, elem in enumerate(elems):
+        chosen = (masks >> np.uint64(place) & np.uint64(1)).astype(np.bool_)
+        parts.append(pc.if_else(pa.array(chosen), f",{elem}", ""))
+    return pc.utf8_slice_codeunits(pc.binary_join_element_wise(*parts, ""), 1)
