@@ -210,7 +210,7 @@ class Driven:
                     self._tend()
             if step % (STEPS // 4) == 0:
                 with self.cpu.of("show"):
-                    self._meter.progress(self._now)
+                    self._meter.snapshot(self._now)
             self._now += 1 / STEPS
 
     def _pd_ms(self) -> int:

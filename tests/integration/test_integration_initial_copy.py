@@ -109,8 +109,8 @@ async def test_a_table_that_rules_select_later_is_copied_then(world: World) -> N
 
 async def test_people_are_told_how_far_it_is_and_what_can_not_be_changed(world: World) -> None:
     run = copying(world, scanRate=SLOW)
-    await run.until(lambda: any("; copied 0 %" in each.state for each in run.view.progress), "it is said")
-    await run.until(lambda: "left" in run.view.progress[-1].state, "it is known for how long")
+    await run.until(lambda: any("; copied 0 %" in each.message for each in run.view.progress), "it is said")
+    await run.until(lambda: "left" in run.view.progress[-1].message, "it is known for how long")
     await run.killed()
     with pytest.raises(InvalidSpec, match=r"spec\.initialCopy: it differs from true"):
         await world.run().outcome()

@@ -50,8 +50,9 @@ async def test_rows_reach_files_once_and_a_second_run_goes_on(world: World) -> N
     assert world.ids() == list(range(1, 501))
     assert [record["epoch"] for record in world.records("epoch")] == [1, 2]
     shown = again.view.progress[-1]
-    assert (shown.puller.rows, shown.sink.rows, shown.tables) == (100, 100, 1)
-    assert shown.puller.bytes > shown.sink.bytes > 0
+    puller, _, _, sink = shown.stages
+    assert (puller.rows, sink.rows, shown.table_count) == (100, 100, 1)
+    assert puller.bytes > sink.bytes > 0
 
 
 async def test_target_ts_finishes_and_a_finished_one_mends_its_metadata(world: World) -> None:

@@ -54,7 +54,7 @@ async def test_a_claim_check_is_written_with_credentials_of_its_own(
         right = key.read_text()
         key.write_text("wrong")
         run = Run(changefeed, InProcessExecution(), RunOptions(metrics_port=0, secrets_dir=secrets)).start()
-        await run.until(lambda: any(store.uri("claims") in shown.state for shown in run.view.progress), "it waits")
+        await run.until(lambda: any(store.uri("claims") in shown.message for shown in run.view.progress), "it waits")
         key.write_text(right)
         assert (await run.outcome()).state == "finished"
         messages = [json.loads(value) for _, _, value in consumed(broker.cluster, "notes")]

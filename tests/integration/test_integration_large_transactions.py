@@ -59,8 +59,8 @@ class Open:
         """The checkpoint gets to its start and stays there, while rows come."""
         world = self.world
         await run.until(lambda: world.checkpoint() == self.large.start_ts, "the checkpoint is at its start")
-        pulled, heard = run.view.progress[-1].puller.rows, self.inserted
-        await run.until(lambda: run.view.progress[-1].puller.rows >= pulled + 20, "rows are pulled")
+        pulled, heard = run.view.progress[-1].pulled, self.inserted
+        await run.until(lambda: run.view.progress[-1].pulled >= pulled + 20, "rows are pulled")
         assert heard < self.inserted
         assert world.checkpoint() == self.large.start_ts
 

@@ -273,7 +273,7 @@ async def test_a_run_waits_for_the_registry_and_says_so(
 
     def is_said() -> bool:
         error = json.loads(run.driver.status())["lastError"] if run.driver is not None else None
-        is_waiting = run.view.progress and run.view.progress[-1].state.startswith("Waiting for a store")
+        is_waiting = run.view.progress and run.view.progress[-1].message.startswith("Waiting for a store")
         return bool(is_waiting and error and re.search("The schema registry at .* answers 503", error["message"]))
 
     await run.until(is_said, "the view and the status say it")

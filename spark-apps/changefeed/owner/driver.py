@@ -47,7 +47,8 @@ from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.driver_status import driver_status
 from changefeed.owner.reporting.live_settings import LiveSettings
 from changefeed.owner.reporting.progress import Meter
-from changefeed.owner.reporting.status import Seen, Status
+from changefeed.owner.reporting.snapshot import RunSnapshot
+from changefeed.owner.reporting.status import Status
 from changefeed.owner.reporting.status_writer import StatusReports, StatusWriter
 from changefeed.owner.reporting.view import View
 from changefeed.owner.serving.calls import Calls
@@ -58,6 +59,7 @@ from changefeed.owner.sinks.driven import name_of
 from changefeed.owner.sinks.expiry import Expiry
 from changefeed.owner.writing.writing import Run
 from changefeed.pipeline.task import PipelineJob
+from changefeed.spec.driver_status import TABLES_MAX
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.wire import owner_pb2 as pb
@@ -175,7 +177,7 @@ class Driver:
             self._reports = StatusReports(
                 Status(version("changefeed-operator")),
                 options.status,
-                self._seen,
+                self._snapshot,
                 self.say_alive,
                 self.meter.status_failed,
                 self._settings.told,
@@ -418,11 +420,11 @@ class Driver:
         self.meter.pd_answered(time.monotonic(), pd_ms)
         return pd_ms
 
-    def _seen(self) -> Seen:
-        """For status, which follows `metadata`."""
-        seen = self.meter.seen(time.monotonic(), self.publication.checkpoint_ts)
+    def _snapshot(self, tables: int = 0) -> RunSnapshot:
+        """`tables`: how many of them it shows."""
         return replace(
-            seen,
+            self.meter.snapshot(time.monotonic(), tables),
+            published_ts=self.publication.checkpoint_ts,
             history=self.prepared.safepoint.held,
             sink_uri=self.prepared.sink.uri,
             lag_threshold=self._settings.spec.lag_threshold,
@@ -431,10 +433,8 @@ class Driver:
 
     def status(self) -> bytes:
         """What `/status` answers."""
-        prepared, product = self.prepared, version("changefeed-operator")
-        now, uri = time.monotonic(), prepared.sink.uri
-        status = driver_status(prepared.changefeed, self.owner, self.meter, now, product, uri)
-        return status.model_dump_json(by_alias=True).encode()
+        seen, product = self._snapshot(TABLES_MAX), version("changefeed-operator")
+        return driver_status(self.prepared.changefeed, seen, product).model_dump_json(by_alias=True).encode()
 
     async def _show(self) -> None:
         while True:
@@ -448,7 +448,7 @@ class Driver:
             await asyncio.sleep(_WATCH_S)
 
     def _show_once(self) -> None:
-        self._view.update(self.meter.progress(time.monotonic()))
+        self._view.update(self._snapshot())
 
     def fail(self, error: ChangefeedError) -> None:
         """End the run with `error`; the first one counts."""

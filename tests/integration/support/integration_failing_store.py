@@ -128,7 +128,7 @@ class Feed(World):
         answers = "it says" in said["message"] or "No space left" in said["message"]
         assert said["reason"] == ("StoreRefuses" if answers else "StoreAway"), said
         assert says in said["message"], said
-        await run.until(lambda: run.view.progress[-1].state.startswith("Waiting for a store"), "the view says it")
+        await run.until(lambda: run.view.progress[-1].message.startswith("Waiting for a store"), "the view says it")
         assert run.driver is not None
         assert run.driver.registry.snapshot()["changefeed_owner_state_info", "Warning"] == 1
 

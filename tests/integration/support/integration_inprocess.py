@@ -22,7 +22,7 @@ from changefeed.owner.driver import Driver, Outcome, RunOptions
 from changefeed.owner.pace import pace_of
 from changefeed.owner.places import upstream_access
 from changefeed.owner.preparation.prepare import open_places, prepare
-from changefeed.owner.reporting.view import Progress
+from changefeed.owner.reporting.snapshot import RunSnapshot
 from changefeed.owner.serving.vigilance import Tasks
 from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.puller.task import Limits, PullerJob, run_puller
@@ -115,11 +115,11 @@ class Seen:
     """A view that remembers."""
 
     def __init__(self) -> None:
-        self.progress: list[Progress] = []
+        self.progress: list[RunSnapshot] = []
         self.closed = False
 
-    def update(self, progress: Progress) -> None:
-        self.progress.append(progress)
+    def update(self, snapshot: RunSnapshot) -> None:
+        self.progress.append(snapshot)
 
     def close(self) -> None:
         self.closed = True

@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import yaml
-from changefeed.owner.reporting.status import Seen, Status
+from changefeed.owner.reporting.snapshot import RunSnapshot
+from changefeed.owner.reporting.status import Status
+from changefeed.spec.driver_status import StageRate
 from changefeed.upstream.tikv.client.safepoint import HeldUntil
 
 ARGO = Path(__file__).parents[3] / "examples" / "gitops" / "argocd" / "argocd-cm.yaml"
@@ -15,12 +17,12 @@ _MS = 1 << 18  # in a ts
 
 def test_argo_cd_does_not_look_at_what_moves_by_itself() -> None:
     now = 1_800_000_000_000
-    before = Seen(now, 1, 73, 5, now * _MS, now * _MS, 4, 100, 100, complete=True, held=0)
+    before = RunSnapshot(at_ms=now, epoch=1, cluster_id=73, start_ts=5, published_ts=now * _MS, resolved_ts=now * _MS)
+    before = replace(before, table_count=4, rows=100, stages=(StageRate(name="puller", rows=100),), complete=True)
     before = replace(before, history=HeldUntil(now * _MS, now + 1000), copied="1 of 9 tables")
     later = now + 10_000
-    after = replace(
-        before, pd_ms=later, checkpoint_ts=(later - 3000) * _MS, resolved_ts=later * _MS, rows=200, pulled=200
-    )
+    after = replace(before, at_ms=later, published_ts=(later - 3000) * _MS, resolved_ts=later * _MS, rows=200)
+    after = replace(after, stages=(StageRate(name="puller", rows=200),))
     after = replace(after, history=HeldUntil(later * _MS, later + 1000), copied="2 of 9 tables")
     status = Status(60.0)
     one, other = status.last(0.0, before), status.last(10.0, after)

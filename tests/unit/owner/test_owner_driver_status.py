@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -35,7 +36,9 @@ spec:
 
 def _told(owner: Owner, meter: Meter, now: float = 0.0) -> DriverStatus:
     """By way of JSON, as a reader has it."""
-    status = driver_status(CHANGEFEED, owner, meter, now, "1.2.3", "s3://lake/orders-gen-2")
+    status = driver_status(
+        CHANGEFEED, replace(meter.snapshot(now, TABLES_MAX), sink_uri="s3://lake/orders-gen-2"), "1.2.3"
+    )
     return DriverStatus.model_validate_json(status.model_dump_json(by_alias=True))
 
 

@@ -14,8 +14,9 @@ from changefeed.objectstore.patience import RUN_S
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish
 from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.progress import Meter, _mode
-from changefeed.owner.reporting.status import Blocked, Trouble
+from changefeed.owner.reporting.troubles import Trouble
 from changefeed.owner.writing.open_entries import EntryKey
+from changefeed.spec.driver_status import OpenTransaction
 from changefeed.upstream.tikv.feed.stopped_stores import BEHIND, CONGESTED
 from changefeed.wire import owner_pb2 as pb
 
@@ -66,9 +67,10 @@ def test_reports_count_what_was_pulled_and_stored(meter: Meter) -> None:
     pulled = [_delta("changefeed_puller_events_total", 9, "insert"), _delta("changefeed_puller_bytes_total", 500)]
     meter.report(0, pb.Report(segments=[segment, pb.SegmentMeta(seq=2)], metrics=pulled))
     meter.report(1, pb.Report(segments=[segment]))
-    shown = meter.progress(10.0)
-    assert (shown.puller.rows, shown.puller.bytes) == (9, 500)
-    assert (shown.event_store.rows, shown.event_store.bytes) == (14, 140)
+    shown = meter.snapshot(10.0)
+    puller, event_store, _, _ = shown.stages
+    assert (puller.rows, puller.bytes) == (9, 500)
+    assert (event_store.rows, event_store.bytes) == (14, 140)
 
 
 def test_gauges_of_a_puller_that_left_are_forgotten_and_its_counters_kept(meter: Meter, registry: Registry) -> None:
@@ -82,15 +84,15 @@ def test_gauges_of_a_puller_that_left_are_forgotten_and_its_counters_kept(meter:
 
 
 def test_the_resource_names_the_oldest_transaction_that_holds_a_table_back(meter: Meter) -> None:
-    def named() -> Blocked | None:
-        return meter.seen(0.0, 1).blocked
+    def named() -> OpenTransaction | None:
+        return meter.snapshot(0.0).blocked
 
     assert named() is None
     meter.report(0, pb.Report(blocked=pb.Blocked(span_id=5, start_ts=300, ttl_ms=9)))
     meter.report(1, pb.Report(blocked=pb.Blocked(span_id=6, start_ts=200, ttl_ms=7)))
-    assert named() == Blocked("shop.t6", 200, 7)
+    assert named() == OpenTransaction(table="shop.t6", puller=1, start_ts=200, ttl_ms=7)
     meter.report(1, pb.Report())
-    assert named() == Blocked("shop.t5", 300, 9)
+    assert named() == OpenTransaction(table="shop.t5", puller=0, start_ts=300, ttl_ms=9)
     meter.puller_left(0)
     assert named() is None
 
@@ -104,11 +106,12 @@ def test_records_count_plans_files_and_rows(meter: Meter, owner: FakeOwner, regi
     plan = made.plan(owner.state, made.entry(owner.state, 110), made.entry(owner.state, 110, 1, dispatcher=2))
     meter.recorded(0.0, AppendPlan(plan))
     commit = made.commit(owner.state, 110, files=(made.file(3), made.file(3, 1)))
-    assert meter.progress(1.0).files == 0
+    assert meter.snapshot(1.0).files == 0
     meter.recorded(0.0, Publish((), commit))
     meter.recorded(0.0, AppendCheckpoint(commit))  # one without files counts nothing
-    shown = meter.progress(2.0)
-    assert (shown.files, shown.sink.rows, shown.sink.bytes, shown.pipeline.rows) == (2, 2, 2, 2)
+    shown = meter.snapshot(2.0)
+    *_, pipeline, sink = shown.stages
+    assert (shown.files, sink.rows, sink.bytes, pipeline.rows) == (2, 2, 2, 2)
     assert registry.snapshot()["changefeed_owner_entries_total", "interval"] == 2
     assert registry.total("changefeed_owner_plans_total") == 1
 
@@ -126,8 +129,8 @@ def test_stages_of_a_file_are_timed_by_pds_clock(meter: Meter, owner: FakeOwner,
 
 def test_the_store_and_what_it_holds_back_are_shown(meter: Meter, owner: FakeOwner, registry: Registry) -> None:
     owner.spans.held, owner.spans.moves, owner.spans.files.bytes = [7, 8], 3, 500
-    assert "2 spans are held back" in meter.progress(0.0).state
-    meter.progress(1.0)
+    assert "2 spans are held back" in meter.snapshot(0.0).message
+    meter.snapshot(1.0)
     shown = registry.snapshot()
     assert shown["changefeed_owner_held_spans_count", ""] == 2
     assert shown["changefeed_owner_moves_total", ""] == 3
@@ -136,22 +139,22 @@ def test_the_store_and_what_it_holds_back_are_shown(meter: Meter, owner: FakeOwn
 
 def test_rates_are_of_the_last_seconds(meter: Meter, owner: FakeOwner) -> None:
     commit = made.commit(owner.state, 110, files=[made.file(3, number) for number in range(10)])
-    meter.progress(0.0)
+    meter.snapshot(0.0)
     meter.recorded(0.0, Publish((), commit))
-    assert meter.progress(2.0).sink.rows_per_s == 5.0
+    assert meter.snapshot(2.0).stages[-1].rows_per_second == 5.0
     for now in (4.0, 6.0, 8.0, 10.0):
-        shown = meter.progress(now)
-    assert (shown.sink.rows, shown.sink.rows_per_s) == (10, 0.0)
+        shown = meter.snapshot(now)
+    assert (shown.stages[-1].rows, shown.stages[-1].rows_per_second) == (10, 0.0)
 
 
 def test_lags_are_by_pds_clock_and_unknown_before_it_was_asked(meter: Meter, owner: FakeOwner) -> None:
     owner.resolved = compose(9_000, 0)
-    assert meter.progress(0.0).resolved_lag == 0.0
+    assert meter.snapshot(0.0).resolved_lag == 0.0
     meter.pd_answered(0.5, 10_000)
-    shown = meter.progress(1.0)  # PD's clock has gone on meanwhile
-    assert (shown.resolved_lag, shown.resolved_ts, shown.tables, shown.dirty) == (1.5, owner.resolved, 3, 1)
+    shown = meter.snapshot(1.0)  # PD's clock has gone on meanwhile
+    assert (shown.resolved_lag, shown.resolved_ts, shown.table_count, shown.dirty) == (1.5, owner.resolved, 3, 1)
     meter.pd_answered(2.0, 8_000)  # PD's clock as last seen may be behind a resolved-ts
-    assert meter.progress(2.0).resolved_lag == 0.0
+    assert meter.snapshot(2.0).resolved_lag == 0.0
 
 
 def test_state_is_one_word_and_one_sentence(meter: Meter, owner: FakeOwner, registry: Registry) -> None:
@@ -159,30 +162,30 @@ def test_state_is_one_word_and_one_sentence(meter: Meter, owner: FakeOwner, regi
         return {label: n for (name, label), n in registry.snapshot().items() if name.endswith("state_info")}
 
     owner.spans.complete = False
-    assert meter.progress(0.0).state.startswith("Starting")
+    assert meter.snapshot(0.0).message.startswith("Starting")
     assert words() == {"Pending": 1, "Normal": 0, "Warning": 0, "Finished": 0}
     owner.spans.complete = True
-    assert meter.progress(1.0).state == "Running, epoch 1."
+    assert meter.snapshot(1.0).message == "Running, epoch 1."
     assert words() == {"Pending": 0, "Normal": 1, "Warning": 0, "Finished": 0}
     meter.draining = True
-    assert "Ctrl-C again" in meter.progress(2.0).state
+    assert "Ctrl-C again" in meter.snapshot(2.0).message
 
 
 def test_a_store_that_fails_is_a_warning_until_it_works_for_all(meter: Meter, registry: Registry) -> None:
     meter.pd_answered(0.0, 1_000_000)
     meter.store_failed("log", Transient("s3://state answers 503."))
     meter.report(1, pb.Report(trouble="s3://state is away."))
-    shown = meter.progress(1.0).state
+    shown = meter.snapshot(1.0).message
     assert shown == "Waiting for a store and retrying: s3://state answers 503."
     assert registry.snapshot()["changefeed_owner_state_info", "Warning"] == 1
     meter.store_works("log")
     meter.report(0, pb.Report())  # another puller's
-    assert "s3://state is away." in meter.progress(2.0).state
+    assert "s3://state is away." in meter.snapshot(2.0).message
     meter.puller_left(1)
-    assert meter.progress(3.0).state == "Running, epoch 1."
+    assert meter.snapshot(3.0).message == "Running, epoch 1."
     meter.report(1, pb.Report(trouble="s3://state is away."))
     meter.report(1, pb.Report())
-    assert meter.progress(3.0).state == "Running, epoch 1."
+    assert meter.snapshot(3.0).message == "Running, epoch 1."
 
 
 def test_whether_a_store_has_answered_is_kept_from_whoever_tells_it(meter: Meter) -> None:
@@ -190,14 +193,14 @@ def test_whether_a_store_has_answered_is_kept_from_whoever_tells_it(meter: Meter
     error = Transient("s3://state answers 503.")
     error.answered = True
     meter.store_failed("log", error)
-    assert meter.seen(0.0, 1).sink == Trouble(1_000_000, error.message, answered=True)
+    assert meter.snapshot(0.0).sink == Trouble(1_000_000, error.message, answered=True)
     given_up = meter.given_up(RUN_S)
     assert given_up is not None
     assert given_up.answered
     meter.store_works("log")
     for said, answered in (({"answered": True}, True), ({"answered": False}, False), ({}, None)):
         meter.report(1, pb.Report(trouble="s3://state fails.", **said))
-        seen = meter.seen(0.0, 1).sink
+        seen = meter.snapshot(0.0).sink
         assert seen is not None
         assert seen.answered is answered
         meter.report(1, pb.Report())
@@ -209,10 +212,10 @@ def test_a_store_that_fails_at_first_each_time_stays_a_warning_and_is_not_given_
         meter.pd_answered(seconds, 1_000_000 + seconds * 1000)
         meter.store_failed("publication", Transient("s3://lake gives no answer in time."))
         meter.store_works("publication", at_once=False)
-        assert "no answer in time" in meter.progress(seconds).state
+        assert "no answer in time" in meter.snapshot(seconds).message
         assert meter.given_up(seconds + RUN_S - 1) is None
     meter.store_works("publication")
-    assert meter.progress(seconds).state == "Running, epoch 1."
+    assert meter.snapshot(seconds).message == "Running, epoch 1."
 
 
 def test_a_store_that_has_worked_at_last_is_no_warning_soon_though_nobody_asks_it_again(meter: Meter) -> None:
@@ -220,12 +223,12 @@ def test_a_store_that_has_worked_at_last_is_no_warning_soon_though_nobody_asks_i
     meter.store_failed("publication", Transient("sqlite:///catalog is locked."))
     meter.store_works("publication", at_once=False)
     meter.pd_answered(2.9, 1_002_900)
-    assert "is locked" in meter.progress(2.9).state
+    assert "is locked" in meter.snapshot(2.9).message
     meter.pd_answered(3.0, 1_003_000)
-    assert meter.progress(3.0).state == "Running, epoch 1."
+    assert meter.snapshot(3.0).message == "Running, epoch 1."
     meter.store_failed("publication", Transient("sqlite:///catalog is locked."))
     meter.pd_answered(60.0, 1_060_000)
-    assert "is locked" in meter.progress(60.0).state  # it fails again, and still
+    assert "is locked" in meter.snapshot(60.0).message  # it fails again, and still
 
 
 def test_a_store_that_fails_for_too_long_is_given_up(meter: Meter) -> None:
@@ -249,9 +252,9 @@ def test_where_segments_are_read_is_shown_and_each_change_said(
 ) -> None:
     owner.files.readers = {0: Reader(0, in_buffer=True), 1: Reader(1), 2: Reader(2)}
     owner.files.take_switches = lambda: [(0, True), (2, False)]
-    meter.progress(10.0)
+    meter.snapshot(10.0)
     owner.files.take_switches = lambda: [(2, True)]
-    meter.progress(11.0)
+    meter.snapshot(11.0)
     shown = registry.snapshot()
     assert shown["changefeed_event_store_mode", "buffer"] == 1
     assert shown["changefeed_event_store_mode", "archive"] == 2
@@ -278,7 +281,7 @@ def test_what_our_own_pullers_do_not_read_is_blamed_on_no_other_client(meter: Me
     meter.report(0, pb.Report(stopped=pb.Stopped(store_id=3, reason=CONGESTED, message="another client")))
     meter.pd_answered(1.0, 6_000)
     meter.report(1, pb.Report(stopped=pb.Stopped(store_id=3, reason=BEHIND, message="this changefeed")))
-    seen = meter.seen(1.0, 1).tikv
+    seen = meter.snapshot(1.0).tikv
     assert seen is not None
     assert (seen.reason, seen.message) == (BEHIND, "this changefeed")
 
@@ -291,15 +294,15 @@ def test_a_store_of_the_upstream_that_refuses_is_in_every_view_until_it_sends_ag
     for _ in range(2):
         meter.report(0, pb.Report(stopped=refused))
     meter.report(1, pb.Report())
-    seen = meter.seen(0.0, 1).tikv
+    seen = meter.snapshot(0.0).tikv
     assert seen is not None
     assert (seen.since_ms, seen.reason, seen.message) == (5_000, "TikvRefuses", refused.message)
     assert meter.word == "Warning"
-    assert meter.progress(1.0).state == f"Waiting for the upstream and retrying: {refused.message}"
+    assert meter.snapshot(1.0).message == f"Waiting for the upstream and retrying: {refused.message}"
     assert meter.last_error is not None
     assert (meter.last_error.kind, meter.last_error.over) == ("TikvRefuses", False)
     meter.report(0, pb.Report())
-    assert meter.seen(0.0, 1).tikv is None
+    assert meter.snapshot(0.0).tikv is None
     assert meter.word == "Normal"
     assert meter.last_error.over
     assert [record.getMessage() for record in caplog.records] == [refused.message, "The stores send change data again."]

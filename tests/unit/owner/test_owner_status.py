@@ -20,22 +20,20 @@ from typing import Any
 import datadriven
 import pytest
 from changefeed.model.tso import compose, from_datetime, physical_ms
-from changefeed.owner.reporting.status import Blocked, Seen, Status, Troubles
+from changefeed.owner.reporting.snapshot import RunSnapshot
+from changefeed.owner.reporting.status import Status
+from changefeed.owner.reporting.troubles import Troubles
+from changefeed.spec.driver_status import OpenTransaction, StageRate
 from changefeed.upstream.tikv.client.safepoint import HeldUntil
 
 STORIES = sorted((Path(__file__).parent / "testdata" / "status").glob("*.txt"))
-START = Seen(
-    pd_ms=0,
+START = RunSnapshot(
     epoch=4,
     cluster_id=7,
     start_ts=compose(1),
-    checkpoint_ts=compose(1),
+    published_ts=compose(1),
     resolved_ts=compose(1),
-    tables=2,
-    rows=0,
-    pulled=0,
-    complete=False,
-    held=0,
+    table_count=2,
 )
 
 
@@ -56,21 +54,22 @@ class Teller:
         return str(method(rest) or "")
 
     def do_at(self, clock: str) -> None:
-        self.seen = replace(self.seen, pd_ms=physical_ms(_ts(clock)))
+        self.seen = replace(self.seen, at_ms=physical_ms(_ts(clock)))
 
     def do_checkpoint(self, clock: str) -> None:
-        self.seen = replace(self.seen, checkpoint_ts=_ts(clock))
+        self.seen = replace(self.seen, published_ts=_ts(clock))
 
     def do_resolved(self, clock: str) -> None:
         self.seen = replace(self.seen, resolved_ts=_ts(clock))
 
     def do_pulled(self, rows: str) -> None:
-        self.seen = replace(self.seen, pulled=int(rows))
+        self.seen = replace(self.seen, stages=(StageRate(name="puller", rows=int(rows)),))
 
     def do_blocked(self, by: str) -> None:
         table, started, seconds = by.split() if by else ("", "", "")
-        blocked = Blocked(table, _ts(started), int(seconds) * 1000) if by else None
-        self.seen = replace(self.seen, blocked=blocked)
+        ttl_ms = int(seconds) * 1000 if by else 0
+        blocked = (OpenTransaction(table=table, start_ts=_ts(started), ttl_ms=ttl_ms),) if by else ()
+        self.seen = replace(self.seen, transactions=blocked)
 
     def do_held(self, spans: str) -> None:
         self.seen = replace(self.seen, held=int(spans))
@@ -79,31 +78,31 @@ class Teller:
         self.seen = replace(self.seen, complete=True)
 
     def do_sink_fails(self, why: str) -> None:
-        self.troubles.store_failed("files", self.seen.pd_ms, why)
+        self.troubles.store_failed("files", self.seen.at_ms, why)
 
     def do_sink_away(self, why: str) -> None:
-        self.troubles.store_failed("files", self.seen.pd_ms, why, answered=False)
+        self.troubles.store_failed("files", self.seen.at_ms, why, answered=False)
 
     def do_sink_refuses(self, why: str) -> None:
-        self.troubles.store_failed("files", self.seen.pd_ms, why, answered=True)
+        self.troubles.store_failed("files", self.seen.at_ms, why, answered=True)
 
     def do_sink_works(self, _: str) -> None:
         self.troubles.store_works("files")
 
     def do_pd_fails(self, why: str) -> None:
-        self.troubles.upstream_failed(self.seen.pd_ms, why)
+        self.troubles.upstream_failed(self.seen.at_ms, why)
 
     def do_pd_works(self, _: str) -> None:
-        self.troubles.upstream_answered(self.seen.pd_ms)
+        self.troubles.upstream_answered(self.seen.at_ms)
 
     def do_tikv_refuses(self, why: str) -> None:
-        self.troubles.tikv_stopped("puller-0", self.seen.pd_ms, "TikvRefuses", why)
+        self.troubles.tikv_stopped("puller-0", self.seen.at_ms, "TikvRefuses", why)
 
     def do_tikv_sends(self, _: str) -> None:
         self.troubles.tikv_sends("puller-0")
 
     def do_due(self, _: str) -> str:
-        body = self.status.due(self.seen.pd_ms / 1000, self._now())
+        body = self.status.due(self.seen.at_ms / 1000, self._now())
         if body is None:
             return "nothing"
         self.said = {each["type"]: each for each in body["conditions"]}
@@ -112,7 +111,7 @@ class Teller:
     def do_say(self, kind: str) -> str:
         return self.said[kind]["message"]
 
-    def _now(self) -> Seen:
+    def _now(self) -> RunSnapshot:
         return replace(self.seen, sink=self.troubles.sink, upstream=self.troubles.upstream, tikv=self.troubles.tikv)
 
 

@@ -13,7 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from changefeed.owner.reporting.view import Progress, StageProgress, View
+from changefeed.owner.reporting.snapshot import RunSnapshot
+from changefeed.owner.reporting.view import View
+from changefeed.spec.driver_status import StageRate
 
 LINE_INTERVAL_S = 2.0
 #: In a pod, whose log is kept for weeks and read when something is wrong.
@@ -30,7 +32,7 @@ def open_view(console: Console, silent: bool, line_interval: float = LINE_INTERV
 class SilentView:
     """Shows nothing: for scripts."""
 
-    def update(self, progress: Progress) -> None:
+    def update(self, snapshot: RunSnapshot) -> None:
         pass
 
     def close(self) -> None:
@@ -48,11 +50,11 @@ class LineView:
         self._clock = clock
         self._next = float("-inf")
 
-    def update(self, progress: Progress) -> None:
+    def update(self, snapshot: RunSnapshot) -> None:
         now = self._clock()
         if now >= self._next:
             self._next = now + self._interval
-            self._console.print(Text(line(progress)), soft_wrap=True)
+            self._console.print(Text(line(snapshot)), soft_wrap=True)
 
     def close(self) -> None:
         pass
@@ -71,50 +73,45 @@ class LiveView:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
 
-    def update(self, progress: Progress) -> None:
-        self._live.update(table(progress))
+    def update(self, snapshot: RunSnapshot) -> None:
+        self._live.update(table(snapshot))
 
     def close(self) -> None:
         self._live.stop()
 
 
-def line(progress: Progress) -> str:
-    """The progress in one line."""
-    sink = progress.sink
+def line(snapshot: RunSnapshot) -> str:
+    """It in one line."""
+    sink = snapshot.stages[-1]
     return (
-        f"{progress.state} | pulled {progress.puller.rows:,} rows | written {sink.rows:,} rows, {_mb(sink.bytes)} MB, "
-        f"{progress.files:,} files | {sink.rows_per_s:,.0f} rows/s, {_mb(sink.bytes_per_s)} MB/s | "
-        f"resolved-ts lag {_lag(progress.resolved_ts, progress.resolved_lag)} | "
-        f"checkpoint lag {_lag(progress.checkpoint_ts, progress.checkpoint_lag)} at {progress.checkpoint_ts}"
+        f"{snapshot.message} | pulled {snapshot.pulled:,} rows | written {sink.rows:,} rows, {_mb(sink.bytes)} MB, "
+        f"{snapshot.files:,} files | {sink.rows_per_second:,.0f} rows/s, {_mb(sink.bytes_per_second)} MB/s | "
+        f"resolved-ts lag {_lag(snapshot.resolved_ts, snapshot.resolved_lag)} | "
+        f"checkpoint lag {_lag(snapshot.checkpoint_ts, snapshot.checkpoint_lag)} at {snapshot.checkpoint_ts}"
     )
 
 
-def table(progress: Progress) -> RenderableType:
-    """The progress as a table of the stages, with the lags below it."""
-    stages = Table(title=Text(progress.state), title_justify="left", title_style="bold", expand=False)
+def table(snapshot: RunSnapshot) -> RenderableType:
+    """It as a table of the stages, with the lags below it."""
+    stages = Table(title=Text(snapshot.message), title_justify="left", title_style="bold", expand=False)
     stages.add_column("stage")
     for column in ("rows", "rows/s", "MB", "MB/s"):
         stages.add_column(column, justify="right", min_width=9)
-    for name, stage in (
-        ("1 puller", progress.puller),
-        ("  event store", progress.event_store),
-        ("2 pipeline", progress.pipeline),
-        ("3 sink", progress.sink),
-    ):
+    for name, stage in zip(("1 puller", "  event store", "2 pipeline", "3 sink"), snapshot.stages, strict=True):
         stages.add_row(name, *_figures(stage))
     below = Table.grid(padding=(0, 2))
-    below.add_row("files", f"{progress.files:,}", "resolved-ts lag", _lag(progress.resolved_ts, progress.resolved_lag))
+    below.add_row("files", f"{snapshot.files:,}", "resolved-ts lag", _lag(snapshot.resolved_ts, snapshot.resolved_lag))
     below.add_row(
         "tables",
-        f"{progress.tables:,} ({progress.dirty:,} with unwritten rows)",
+        f"{snapshot.table_count:,} ({snapshot.dirty:,} with unwritten rows)",
         "checkpoint lag",
-        _lag(progress.checkpoint_ts, progress.checkpoint_lag),
+        _lag(snapshot.checkpoint_ts, snapshot.checkpoint_lag),
     )
     return Group(stages, below)
 
 
-def _figures(stage: StageProgress) -> tuple[str, ...]:
-    return (f"{stage.rows:,}", f"{stage.rows_per_s:,.0f}", _mb(stage.bytes), _mb(stage.bytes_per_s))
+def _figures(stage: StageRate) -> tuple[str, ...]:
+    return (f"{stage.rows:,}", f"{stage.rows_per_second:,.0f}", _mb(stage.bytes), _mb(stage.bytes_per_second))
 
 
 def _mb(count: float) -> str:

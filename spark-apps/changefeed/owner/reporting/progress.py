@@ -18,11 +18,11 @@ from changefeed.owner.planning.actions import Action, AppendPlan, Publish
 from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.copy_progress import CopyProgress
 from changefeed.owner.reporting.lags import Lags
+from changefeed.owner.reporting.snapshot import RunSnapshot
 from changefeed.owner.reporting.stage_times import StageTimes
-from changefeed.owner.reporting.status import PD_AWAY, Blocked, Seen, Troubles, failed_reason
-from changefeed.owner.reporting.view import Progress, StageProgress
+from changefeed.owner.reporting.troubles import PD_AWAY, Troubles, failed_reason
 from changefeed.owner.writing.open_entries import EntryKey
-from changefeed.spec.driver_status import DriverError
+from changefeed.spec.driver_status import TRANSACTIONS_MAX, DriverError, OpenTransaction, StageRate, TableStatus
 from changefeed.wire import owner_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -30,7 +30,13 @@ _OVERFLOW = "its segments overflowed the buffer (spec.eventStore.bufferSize) and
 _BACK = "its segments are read from the buffer again."
 _WINDOW_S = 5.0
 _STATES = ("Pending", "Normal", "Warning", "Finished")  # TiCDC's words, as in the resource's status
-_STAGES = ("puller", "event_store", "pipeline", "sink")
+#: Each with the metrics of its rows and bytes.
+_STAGES = (
+    ("puller", "changefeed_puller_events_total", "changefeed_puller_bytes_total"),
+    ("event store", "changefeed_event_store_events_total", "changefeed_event_store_bytes_total"),
+    ("pipeline", "changefeed_pipeline_rows_total", "changefeed_pipeline_bytes_total"),
+    ("sink", "changefeed_sink_rows_total", "changefeed_sink_bytes_total"),
+)
 
 
 class Meter:
@@ -39,7 +45,7 @@ class Meter:
     def __init__(self, owner: Owner, registry: Registry) -> None:
         self._owner = owner
         self._registry = registry
-        self._samples: deque[tuple[float, dict[str, tuple[float, float]]]] = deque()
+        self._samples: deque[tuple[float, list[tuple[float, float]]]] = deque()
         self._moves = 0  # counted
         self._overflowed: set[int] = set()  # pullers whose segments are said to be read from the archive
         self.draining = False
@@ -142,50 +148,55 @@ class Meter:
             self._files(action.record.files)
             self._observe(self._stage_times.committed(action.record.files, self.clock(now)))
 
-    def progress(self, now: float) -> Progress:
-        """`now`: monotonic seconds."""
-        state = self._owner.state
-        resolved_ts = self._owner.resolved_ts()
-        totals = {
-            "puller": self._totals("changefeed_puller_events_total", "changefeed_puller_bytes_total"),
-            "event_store": self._totals("changefeed_event_store_events_total", "changefeed_event_store_bytes_total"),
-            "pipeline": self._totals("changefeed_pipeline_rows_total", "changefeed_pipeline_bytes_total"),
-            "sink": self._totals("changefeed_sink_rows_total", "changefeed_sink_bytes_total"),
-        }
-        self._samples.append((now, totals))
-        while len(self._samples) > 1 and now - self._samples[0][0] > _WINDOW_S:
-            self._samples.popleft()
-        pd_ms = self.clock(now)
+    def snapshot(self, now: float, tables: int = 0) -> RunSnapshot:
+        """`now`: monotonic seconds; `tables`: how many of those that are furthest behind it shows."""
+        owner, state, spans, troubles = self._owner, self._owner.state, self._owner.spans, self._troubles
+        resolved_ts, dirty, pd_ms = owner.resolved_ts(), owner.planner.dirty, self.clock(now)
         checkpoint_lag, resolved_lag = _lag(pd_ms, state.checkpoint_ts), _lag(pd_ms, resolved_ts)
-        self.lags.note(pd_ms, resolved_ts, self._owner.planned_ts(resolved_ts), state.checkpoint_ts)
-        dirty, spans = self._owner.planner.dirty, self._owner.spans
+        self.lags.note(pd_ms, resolved_ts, owner.planned_ts(resolved_ts), state.checkpoint_ts)
         for name, value, label in (
             ("changefeed_owner_checkpoint_ts_lag_seconds", checkpoint_lag, ""),
             ("changefeed_owner_resolved_ts_lag_seconds", resolved_lag, ""),
             ("changefeed_event_store_used_bytes", spans.files.bytes, ""),
             ("changefeed_owner_held_spans_count", len(spans.held), ""),
             ("changefeed_owner_dispatchers_count", dirty, "dirty"),
-            ("changefeed_owner_dispatchers_count", len(self._owner.dispatchers) - dirty, "idle"),
+            ("changefeed_owner_dispatchers_count", len(owner.dispatchers) - dirty, "idle"),
             *(("changefeed_owner_state_info", word == self.word, word) for word in _STATES),
         ):
             self._registry.apply_delta(name, label, value, True)
         self.count("changefeed_owner_moves_total", spans.moves - self._moves)
         self._moves = spans.moves
         self._modes()
-        stages = {stage: self._stage(stage, totals[stage]) for stage in _STAGES}
-        return Progress(
-            state=self._sentence(now, state),
+        copied = self._copies.say(now, state)
+        return RunSnapshot(
+            at_ms=pd_ms,
+            started_ms=self.started_ms,
+            state=self.word,
+            message=self._sentence(state, copied),
+            epoch=state.epoch.number,
+            cluster_id=state.cluster_id,
+            start_ts=state.asked_ts,
             checkpoint_ts=state.checkpoint_ts,
             resolved_ts=resolved_ts,
             checkpoint_lag=checkpoint_lag,
             resolved_lag=resolved_lag,
-            puller=stages["puller"],
-            event_store=stages["event_store"],
-            pipeline=stages["pipeline"],
-            sink=stages["sink"],
+            rows=state.rows,
             files=int(self._registry.total("changefeed_sink_files_total")),
-            tables=len(self._owner.dispatchers),
+            stages=self._stages(now),
+            lags=self.lags.samples(),
+            table_count=len(owner.dispatchers),
             dirty=dirty,
+            tables=tuple(self._table(*reached) for reached in owner.furthest_behind(tables)) if tables else (),
+            transactions=self._transactions(),
+            complete=spans.complete,
+            held=len(spans.held),
+            sink=troubles.sink,
+            upstream=troubles.upstream,
+            tikv=troubles.tikv,
+            last_error=self.last_error,
+            ddl=(state.last_ddl[0], state.last_statement) if state.last_ddl else None,
+            copied=copied,
+            mode=_mode(spans.files.readers.values()),
         )
 
     def _modes(self) -> None:
@@ -207,36 +218,24 @@ class Meter:
         """The resource's status could not be written."""
         self.count("changefeed_owner_status_errors_total", 1, reason)
 
-    def seen(self, now: float, published_ts: int) -> Seen:
-        """For the resource's status. `now`: monotonic seconds; `published_ts`: the checkpoint that may be shown."""
-        state, spans = self._owner.state, self._owner.spans
-        return Seen(
-            pd_ms=self.clock(now),
-            epoch=state.epoch.number,
-            cluster_id=state.cluster_id,
-            start_ts=state.asked_ts,
-            checkpoint_ts=published_ts,
-            resolved_ts=self._owner.resolved_ts(),
-            tables=len(self._owner.dispatchers),
-            rows=state.rows,
-            ddl=(state.last_ddl[0], state.last_statement) if state.last_ddl else None,
-            pulled=int(self._registry.total("changefeed_puller_events_total")),
-            complete=spans.complete,
-            blocked=self._oldest(),
-            held=len(spans.held),
-            sink=self._troubles.sink,
-            upstream=self._troubles.upstream,
-            tikv=self._troubles.tikv,
-            mode=_mode(spans.files.readers.values()),
-            copied=self._copies.say(now, state),
+    def _table(self, dispatcher: int, written_ts: int) -> TableStatus:
+        spans = self._owner.spans
+        return TableStatus(
+            name=self._owner.table_name(dispatcher),
+            dispatcher=dispatcher,
+            written_ts=written_ts,
+            resolved_ts=spans.resolved_ts(dispatcher),
+            held=dispatcher in spans.held,
         )
 
-    def _oldest(self) -> Blocked | None:
-        """The transaction that holds some table back, by the one that began first."""
-        oldest = min(self.blocked.values(), key=lambda each: each.start_ts, default=None)
-        if oldest is None:
-            return None
-        return Blocked(self._owner.table_name(oldest.span_id), oldest.start_ts, oldest.ttl_ms)
+    def _transactions(self) -> tuple[OpenTransaction, ...]:
+        """Who began first comes first."""
+        oldest = sorted(self.blocked.items(), key=lambda each: (each[1].start_ts, each[0]))
+        name = self._owner.table_name
+        return tuple(
+            OpenTransaction(table=name(by.span_id), puller=puller, start_ts=by.start_ts, ttl_ms=by.ttl_ms)
+            for puller, by in oldest[:TRANSACTIONS_MAX]
+        )
 
     def _files(self, files: Sequence[FileCommitted]) -> None:
         rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
@@ -254,16 +253,24 @@ class Meter:
     def count(self, name: str, value: float, label: str = "") -> None:
         self._registry.apply_delta(name, label, value, False)
 
-    def _totals(self, rows: str, size: str) -> tuple[float, float]:
-        return self._registry.total(rows), self._registry.total(size)
-
-    def _stage(self, stage: str, totals: tuple[float, float]) -> StageProgress:
+    def _stages(self, now: float) -> tuple[StageRate, ...]:
+        """What went through since the driver started, and how fast lately."""
+        totals = [(self._registry.total(rows), self._registry.total(size)) for _, rows, size in _STAGES]
+        self._samples.append((now, totals))
+        while len(self._samples) > 1 and now - self._samples[0][0] > _WINDOW_S:
+            self._samples.popleft()
         first_at, first = self._samples[0]
-        last_at, _ = self._samples[-1]
-        seconds = max(last_at - first_at, 1e-3)
-        rows, size = totals
-        rows_before, size_before = first[stage]
-        return StageProgress(int(rows), int(size), (rows - rows_before) / seconds, (size - size_before) / seconds)
+        seconds = max(now - first_at, 1e-3)
+        return tuple(
+            StageRate(
+                name=name,
+                rows=int(rows),
+                rows_per_second=(rows - rows_before) / seconds,
+                bytes=int(size),
+                bytes_per_second=(size - size_before) / seconds,
+            )
+            for (name, _, _), (rows, size), (rows_before, size_before) in zip(_STAGES, totals, first, strict=True)
+        )
 
     def clock(self, now: float) -> int:
         """PD's, which has gone on since it was last seen; 0: not seen yet."""
@@ -288,7 +295,7 @@ class Meter:
             return "Warning"
         return "Normal" if self._owner.spans.complete else "Pending"
 
-    def _sentence(self, now: float, state: State) -> str:
+    def _sentence(self, state: State, copied: str) -> str:
         if trouble := self._troubles.sink:
             return f"Waiting for a store and retrying: {trouble.message}"
         if trouble := self._troubles.upstream or self._troubles.tikv:
@@ -299,7 +306,6 @@ class Meter:
             return "Starting: the pullers are catching up."
         if held := len(self._owner.spans.held):
             return f"Running, epoch {state.epoch.number}; the event store is full, {held} spans are held back."
-        copied = self._copies.say(now, state)
         return f"Running, epoch {state.epoch.number}{copied and '; '}{copied}."
 
 

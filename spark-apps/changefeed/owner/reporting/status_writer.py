@@ -21,7 +21,8 @@ from changefeed.kube.connection import Connection
 from changefeed.kube.kind import CHANGEFEED
 from changefeed.owner.patience import to_its_end
 from changefeed.owner.pod import Pod
-from changefeed.owner.reporting.status import Seen, Status
+from changefeed.owner.reporting.snapshot import RunSnapshot
+from changefeed.owner.reporting.status import Status
 from changefeed.spec.names import API_VERSION, KIND
 
 FIELD_MANAGER = "changefeed-driver"
@@ -91,7 +92,7 @@ class StatusReports:
         self,
         status: Status,
         writer: StatusWriter,
-        seen: Callable[[], Seen],
+        seen: Callable[[], RunSnapshot],
         confirm: Callable[[], Awaitable[None]],
         failed: Callable[[str], None],
         told: Callable[[Mapping[str, object]], bool],
