@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from statistics import median
 
 from changefeed.log.state import State
-from changefeed.owner.sinks.driven import Taken
-from changefeed.owner.sinks.mysql import DrivenMysql
 from changefeed.schema.sql.definition import Definition
 from changefeed.schema.sql.tables import create_table
 from changefeed.schema.table_info import TableInfo, parse_table_info
+from changefeed.sink.claim import Taken
+from changefeed.sink.mysql.claim import MysqlClaim
 from changefeed.sink.mysql.server import MysqlServer, Session
 from changefeed.spec.parse import parse
 from changefeed_devcluster.tidb.schema import NewColumn, make_table
@@ -71,7 +71,7 @@ def seconds(port: int, tables: list[TableInfo], progress_database: str) -> tuple
             "sink": {"mysql": sink},
         },
     }
-    driven = DrivenMysql(parse(json.dumps(resource)))
+    driven = MysqlClaim(parse(json.dumps(resource)))
     found = []
     for _ in range(_TURNS):
         began, cpu = time.monotonic(), time.process_time()

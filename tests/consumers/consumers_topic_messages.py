@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import fastavro
 from changefeed.sink.kafka.codec.avro.codec import Avro
-from changefeed.sink.kafka.codec.choice import codec_of
+from changefeed.sink.kafka.codec.choice import message_codec
 from changefeed.sink.kafka.codec.message import Source
 from consumers_topic_forms import Unreadable
 from consumers_topic_rows import TABLE_ID, Tested
@@ -66,7 +66,7 @@ def options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def told(tested: Tested, protocol: str, options: Mapping[str, Any], *, updates: bool = False) -> Told:
     """`updates`: what is told of the row before."""
     schemas = Schemas()
-    chosen = codec_of(options_of(protocol, options), ZONE, schemas.number_of)
+    chosen = message_codec(options_of(protocol, options), ZONE, schemas.number_of)
     messages = chosen.rows(tested.records(chosen.time_zone, updates=updates), SOURCE, BUILD_MS)
     if isinstance(chosen, Avro):
         return avro(messages.values.to_pylist(), schemas.of)

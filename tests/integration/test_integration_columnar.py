@@ -390,7 +390,7 @@ def test_100_000_rows_from_wire_to_file_without_a_row_in_python(upstream: Upstre
     def whole_way() -> EntryRows:
         segments = asyncio.run(pull(pd_address, run_folder, table.id, start_ts, writer))
         work, entry = work_of(info, segments, start_ts, writer.end_ts)
-        recipe = Recipes(StorageJob(sink.place).mounting).of(work, entry.plan_entry.table_info)
+        recipe = Recipes(StorageJob(sink.location).mounting).of(work, entry.plan_entry.table_info)
         rows = EntryRows(recipe, entry, partial(read_slice, run_folder))
         target = entry_of("shop/feed", work, entry, rows.recipe)
         spool = encode_entry(target, rows, tmp_path / "spool")

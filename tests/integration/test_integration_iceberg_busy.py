@@ -23,7 +23,7 @@ from changefeed.objectstore.open import local_path
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, TableInfo, parse_table_info
-from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
+from changefeed.sink.iceberg.driver import IcebergDriver
 from changefeed.sink.iceberg.shape import file_schema
 from changefeed.sink.iceberg.tables import LakeTables, TableWriter
 from integration_busy_catalogs import Busy, database, rest, sqlite
@@ -73,9 +73,9 @@ def written(busy: Busy, number: int) -> tuple[PlanEntry, FileCommitted]:
         }
     )
     rows = [{"_op": "I", "_commit_ts": number, "id": number}]
-    place = Path(local_path(busy.place.warehouse.uri, "warehouse")) / planned.output["path"]
-    place.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows, file_schema(T, T.output_columns, upsert=False)), place)
+    path = Path(local_path(busy.endpoint.warehouse.uri, "warehouse")) / planned.output["path"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, file_schema(T, T.output_columns, upsert=False)), path)
     return planned, FileCommitted(plan=number, entry=0, rows=1, raw_rows=1, filtered_rows=0, bytes=1, hash="h")
 
 
@@ -83,10 +83,10 @@ def ids(rows: list[dict[str, Any]]) -> list[int]:
     return sorted(int(row["id"]) for row in rows)
 
 
-def sink_of(busy: Busy, table: TableInfo, slept: Callable[[float], None]) -> IcebergDdlSink:
-    place, writer = busy.place, TableWriter("uid/origin", 1, lambda: None)
-    tables = LakeTables(place.open(), place.catalog_uri, writer, Patience(900, slept))
-    return IcebergDdlSink(place, tables, upsert=False, there={table.id: (table, 5)})
+def driver_of(busy: Busy, table: TableInfo, slept: Callable[[float], None]) -> IcebergDriver:
+    endpoint, writer = busy.endpoint, TableWriter("uid/origin", 1, lambda: None)
+    tables = LakeTables(endpoint.open(), endpoint.catalog_uri, writer, Patience(900, slept))
+    return IcebergDriver(endpoint, tables, upsert=False, there={table.id: (table, 5)})
 
 
 def opened(table: Table, folder: Path) -> str:
@@ -112,7 +112,7 @@ def test_each_row_is_there_once_whatever_becomes_of_commits(
             if waits[kind] % 2 == 0 and let_go:
                 let_go.pop()()
 
-        sink = sink_of(busy, T, slept)
+        sink = driver_of(busy, T, slept)
         sink.create()
         number = 0
         kinds = [*["lock held"] * EACH * (busy.hold is not None), *["cut"] * 2 * EACH * (busy.cut is not None)]
@@ -126,7 +126,7 @@ def test_each_row_is_there_once_whatever_becomes_of_commits(
         sink.close()
         expected = {"lock held": 2 * kinds.count("lock held"), "cut": kinds.count("cut")}
         assert waits == Counter({each: count for each, count in expected.items() if count})
-        table = busy.place.open().load_table(("shop", "t"))
+        table = busy.endpoint.open().load_table(("shop", "t"))
         there = list(range(1, number + 1))
         assert ids(table.scan().to_arrow().to_pylist()) == there
         if EVIDENCE or catalog == "sqlite":

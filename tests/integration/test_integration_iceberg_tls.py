@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from changefeed.errors import ChangefeedError, Refused
 from changefeed.objectstore import Location
-from changefeed.sink.iceberg.place import IcebergEndpoint, told
+from changefeed.sink.iceberg.endpoint import IcebergEndpoint, told
 from changefeed_devcluster.certificates import Certificates
 from integration_catalogs import PASSWORD, mariadb, postgresql, write_account
 
@@ -66,8 +66,8 @@ def test_both_ends_show_certificates(
     with running(tmp_path, ours) as address:
 
         def namespaces(tls: Path | None) -> list[tuple[str, ...]]:
-            place = IcebergEndpoint(Location("s3://bucket"), address, catalog_secret=keys, catalog_tls=tls)
-            with closing(place.open()) as catalog, told(address):
+            endpoint = IcebergEndpoint(Location("s3://bucket"), address, catalog_secret=keys, catalog_tls=tls)
+            with closing(endpoint.open()) as catalog, told(address):
                 return list(catalog.list_namespaces())
 
         assert namespaces(ours / "client") == []

@@ -12,7 +12,7 @@ import pytest
 from changefeed.errors import Fenced, SnapshotLostByGC, Superseded
 from changefeed.owner.closing.undriven import NothingToHold, close, hold
 from changefeed.owner.driver import Outcome, RunOptions, run_on_loop
-from changefeed.owner.places import service_id, state_location
+from changefeed.owner.locations import service_id, state_location
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.tikv.client.safepoint import HeldUntil

@@ -16,7 +16,7 @@ from changefeed.schema.ddl.actions import Action
 from changefeed.schema.history import Touched
 from changefeed.schema.table_info import parse_table_info
 from changefeed.sink.contract import Claim, Ddl, Entry, EntryId, Surroundings
-from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
+from changefeed.sink.kafka.driver import KafkaDriver
 from changefeed.sink.kafka.entry_writer import KafkaJob, KafkaWriter
 from changefeed.sink.kafka.options import KafkaEndpoint
 from changefeed.upstream.tikv.tidb.job import parse_job
@@ -96,7 +96,7 @@ def told(
     """
     job = KafkaJob(KafkaEndpoint(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none"), True, False)
     asked, patience = options(topic, protocol, more), Patience(60)
-    driver = KafkaDdlSink(job, asked, "UTC", "feed", [], lambda: None, patience)
+    driver = KafkaDriver(job, asked, "UTC", "feed", [], lambda: None, patience)
     writer = KafkaWriter(job, Surroundings(topic, folder, patience, patience, failed))
     chunks, state = history(sum(topic.encode()), CHUNKS, ROWS, KEYS)
     claim, info = Claim(topic, 77, 1, "n", 1), table()

@@ -26,9 +26,9 @@ from changefeed.schema.history import Touched
 from changefeed.schema.sql.statements import Statement
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Ddl
-from changefeed.sink.mysql import ddl as mysql_ddl
-from changefeed.sink.mysql.ddl import MysqlDdlSink
+from changefeed.sink.mysql import driver as mysql_driver
 from changefeed.sink.mysql.ddl_record import Subject
+from changefeed.sink.mysql.driver import MysqlDriver
 from changefeed.sink.mysql.index_builds import Build, IndexBuilds
 from changefeed.sink.mysql.server import Session
 from changefeed.sink.mysql.syncpoint import SyncpointStatements
@@ -122,9 +122,9 @@ DDLS = [
 SYNCPOINTS = SyncpointStatements("prod/feed", retention_s=3600)
 
 
-def open_sink(database: MariaDb, writer: int = 1) -> MysqlDdlSink:
+def open_sink(database: MariaDb, writer: int = 1) -> MysqlDriver:
     claim = Claim("cf", 0, 1, "n", writer)
-    return MysqlDdlSink(database.server(), "changefeed", claim, Patience(30), SYNCPOINTS, "Asia/Shanghai")
+    return MysqlDriver(database.server(), "changefeed", claim, Patience(30), SYNCPOINTS, "Asia/Shanghai")
 
 
 def adds_index(name: str = "a", *, is_unique: bool = False, of: str = "a") -> Ddl:
@@ -271,7 +271,7 @@ def test_a_table_that_a_later_ddl_has_changed_is_not_held_against_an_earlier_one
 
 def test_ddls_go_over_a_connection_that_takes_one_statement(database: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
     two = (Statement("DROP TABLE shop.t; DROP TABLE shop.p"),)
-    monkeypatch.setattr(mysql_ddl, "statements", lambda *_: two)
+    monkeypatch.setattr(mysql_driver, "statements", lambda *_: two)
     sink = open_sink(database)
     with pytest.raises(StatementRefused, match=r"\(1064\)"):
         sink.execute(ddl(Action.DROP_TABLE, [T]))
@@ -444,9 +444,9 @@ def test_an_index_that_no_driver_has_seen_to_its_end_is_built_by_the_next(
 def test_a_rename_waits_for_an_index_of_the_table(database: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for one whose statement the server has not been sent yet."""
     asked, renamed = threading.Event(), threading.Event()
-    is_built, wait_for = MysqlDdlSink._is_built, IndexBuilds.wait_for
+    is_built, wait_for = MysqlDriver._is_built, IndexBuilds.wait_for
 
-    def late(self: MysqlDdlSink, session: Session, build: Build) -> bool:
+    def late(self: MysqlDriver, session: Session, build: Build) -> bool:
         assert asked.wait(30)
         assert not renamed.wait(0.5), "it did not wait"
         return is_built(self, session, build)
@@ -456,7 +456,7 @@ def test_a_rename_waits_for_an_index_of_the_table(database: MariaDb, monkeypatch
             asked.set()
         wait_for(self, subjects)
 
-    monkeypatch.setattr(MysqlDdlSink, "_is_built", late)
+    monkeypatch.setattr(MysqlDriver, "_is_built", late)
     monkeypatch.setattr(IndexBuilds, "wait_for", waits)
     indexed = [("a", "a", False)]
     sink = open_sink(database)

@@ -22,9 +22,9 @@ from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.tables import create_table
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Ddl
-from changefeed.sink.mysql.ddl import MysqlDdlSink
 from changefeed.sink.mysql.definitions.check import check, compare
 from changefeed.sink.mysql.definitions.difference import Difference
+from changefeed.sink.mysql.driver import MysqlDriver
 from changefeed.sink.mysql.server import Session
 from changefeed.upstream.tikv.tidb.job import parse_job
 from changefeed_devcluster.tidb.schema import NewColumn
@@ -219,7 +219,7 @@ Hold = Callable[[TableInfo], None]
 def hold(database: MariaDb) -> Iterator[Hold]:
     """Executes a DDL that changes nothing of a table, as a changefeed does, which then holds the table against it."""
     claim = Claim(f"cf{next(NUMBERS)}", 0, 1, "n", 1)
-    sink = MysqlDdlSink(database.server(), "changefeed", claim, Patience(30))
+    sink = MysqlDriver(database.server(), "changefeed", claim, Patience(30))
     yield lambda of: sink.execute(ddl(of))
     sink.close()
 
@@ -452,7 +452,7 @@ def test_what_an_event_filter_leaves_out_may_refuse_rows_but_lose_none(
     alter(database, clauses)
     for leaves_out in (False, True):
         claim = Claim(f"cf{next(NUMBERS)}", 0, 1, "n", 1)
-        sink = MysqlDdlSink(database.server(), "changefeed", claim, Patience(30), leaves_out=leaves_out)
+        sink = MysqlDriver(database.server(), "changefeed", claim, Patience(30), leaves_out=leaves_out)
         if leaves_out and is_let_through:
             if is_told and "RENAME" not in clauses:
                 sink.execute(ddl(ITEMS))
@@ -466,14 +466,14 @@ def test_what_an_event_filter_leaves_out_may_refuse_rows_but_lose_none(
 
 
 def test_only_tables_of_the_changefeed_are_held_against_a_ddl(database: MariaDb) -> None:
-    sink = MysqlDdlSink(database.server(), "changefeed", Claim(f"cf{next(NUMBERS)}", 0, 1, "n", 1), Patience(30))
+    sink = MysqlDriver(database.server(), "changefeed", Claim(f"cf{next(NUMBERS)}", 0, 1, "n", 1), Patience(30))
     alter(database, "DROP COLUMN big")
     sink.execute(ddl(ITEMS, tables=[PARTED]))
     sink.close()
 
 
 def test_without_tables_of_its_own_a_changefeed_holds_tables_against_each_ddl(database: MariaDb) -> None:
-    sink = MysqlDdlSink(database.server(), None, Claim(f"cf{next(NUMBERS)}", 0, 1, "n", 1), Patience(30))
+    sink = MysqlDriver(database.server(), None, Claim(f"cf{next(NUMBERS)}", 0, 1, "n", 1), Patience(30))
     sink.execute(ddl(ITEMS))
     alter(database, "DROP COLUMN big")
     with pytest.raises(OtherDefinition, match="the column big is not there"):

@@ -16,8 +16,8 @@ from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.tables import create_table, create_view
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Claim, Ddl
-from changefeed.sink.mysql.ddl import MysqlDdlSink
 from changefeed.sink.mysql.definitions.check import compare
+from changefeed.sink.mysql.driver import MysqlDriver
 from changefeed.sink.mysql.failures import failure
 from changefeed.sink.mysql.server import Session
 from changefeed.sink.mysql.syncpoint import SyncpointStatements
@@ -49,7 +49,7 @@ def session(database: MariaDb) -> Iterator[Session]:
 
 @every_server
 def test_each_ddl_does_what_the_reference_says(database: MariaDb, session: Session) -> None:
-    sink = MysqlDdlSink(
+    sink = MysqlDriver(
         database.server(), "changefeed", Claim("cf", 0, 1, "n", 1), Patience(30), SyncpointStatements("cf", 60)
     )
     wrong = []
@@ -131,7 +131,7 @@ def test_a_server_that_logs_statements_is_refused_at_the_start(tmp_path: Path) -
     """As MySQL 5.6 does unless it is told otherwise: what several connections write has no order there."""
     refused = pytest.raises(StatementRefused, match=r"BINLOG_FORMAT = STATEMENT.*\(1665\).*Set binlog_format = ROW")
     with running(tmp_path, "--log-bin=log", "--server-id=1", of="mysql-5.6") as database, refused:
-        MysqlDdlSink(database.server(), "changefeed", Claim("cf", 0, 1, "n", 1), Patience(30))
+        MysqlDriver(database.server(), "changefeed", Claim("cf", 0, 1, "n", 1), Patience(30))
 
 
 def values_of(kind: Kind) -> list[Any]:

@@ -69,7 +69,7 @@ class Storage:
         self.lake = LocalStore(self.folder / "lake")
 
     def open(self, around: Surroundings) -> EventSink:
-        return StorageJob(self.lake.place).open(around)
+        return StorageJob(self.lake.location).open(around)
 
     def entry(self, dispatcher: int, number: int, writer: int) -> Entry:
         options = {"protocol": "csv", "terminator": "\n", "csv": CSV, "canalJson": CANAL}
@@ -103,7 +103,7 @@ class Iceberg:
         self.lake = LocalStore(self.folder / "lake")
 
     def open(self, around: Surroundings) -> EventSink:
-        return IcebergJob(self.lake.place).open(around)
+        return IcebergJob(self.lake.location).open(around)
 
     def entry(self, dispatcher: int, number: int, writer: int) -> Entry:
         return entry_of(dispatcher, number, writer, {"mode": "append"}, self._path(dispatcher, number))
@@ -202,17 +202,17 @@ class Kafka:
     def __post_init__(self) -> None:
         self.name = "kafka"
         self.remembers = self.fences = self.exactly_once
-        self._place = KafkaEndpoint.of(
+        self._endpoint = KafkaEndpoint.of(
             KAFKA | {"uri": f"kafka://127.0.0.1:{self.broker.port}/{self.topic}"}, None, None
         )
-        made_topic(self._place.cluster(), self.topic, PARTITIONS)
-        made_topic(self._place.cluster(), progress_topic(), 1, compacted=True)
+        made_topic(self._endpoint.cluster(), self.topic, PARTITIONS)
+        made_topic(self._endpoint.cluster(), progress_topic(), 1, compacted=True)
 
     def open(self, around: Surroundings) -> EventSink:
         surroundings = Surroundings(
             f"shop/{self.topic}", around.spool_folder, around.patience, around.disk, around.failed
         )
-        return KafkaJob(self._place, self.exactly_once, case_sensitive=False).open(surroundings)
+        return KafkaJob(self._endpoint, self.exactly_once, case_sensitive=False).open(surroundings)
 
     def entry(self, dispatcher: int, number: int, writer: int) -> Entry:
         options = KAFKA | {"dispatchers": [BY_NOTHING]} if dispatcher in self.spoiled else KAFKA

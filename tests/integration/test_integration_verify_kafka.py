@@ -18,9 +18,9 @@ from changefeed.log.records import CommitRecord, EpochRecord, StartRecord
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.sinks.kafka import place_of
 from changefeed.pipeline.mounter import mount
 from changefeed.sink.contract import Claim, Entry, EntryId
+from changefeed.sink.kafka.claim import kafka_endpoint
 from changefeed.sink.kafka.codec.message import DdlEvent, Message
 from changefeed.sink.kafka.entry_writer import KafkaJob, MessageEncoder, codec_for
 from changefeed.spec.parse import effective, parse
@@ -91,7 +91,7 @@ class Scene:
         changefeed = parse(self.file.read_text())
         self._config = effective(changefeed)
         self._options = self._config["spec"]["sink"]["kafka"]
-        self._job = KafkaJob(place_of(changefeed), True, False)
+        self._job = KafkaJob(kafka_endpoint(changefeed), True, False)
         log = Log(open_store((folder / "state" / "default" / "test" / "local").as_uri()), "log")
         cluster = upstream.cluster.cluster_id
         log.append(StartRecord(n=1, epoch=0, nonce="a", start_ts=start_ts, cluster_id=cluster, uid="local"))

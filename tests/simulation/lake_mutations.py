@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
+from changefeed.sink.iceberg.driver import IcebergDriver
 from changefeed.sink.iceberg.tables import LakeTables
 from mutation import Mutation
 
@@ -13,7 +13,7 @@ LAKE_MUTATIONS = (
     Mutation(
         LAKE,
         "marks of what is there are not looked at",
-        IcebergDdlSink,
+        IcebergDriver,
         "_publish",
         "_id(each) > marks.get(each[0].dispatcher, NONE)",
         "each",
@@ -22,7 +22,7 @@ LAKE_MUTATIONS = (
     Mutation(
         LAKE,
         "marks are not set",
-        IcebergDdlSink,
+        IcebergDriver,
         "_publish",
         "done_properties(last)",
         "{}",
@@ -31,7 +31,7 @@ LAKE_MUTATIONS = (
     Mutation(
         LAKE,
         "a mark is that of the record's first entry",
-        IcebergDdlSink,
+        IcebergDriver,
         "_publish",
         "{each[0].dispatcher: _id(each) for each in new}",
         "{each[0].dispatcher: _id(each) for each in reversed(new)}",
@@ -50,7 +50,7 @@ LAKE_MUTATIONS = (
     Mutation(
         LAKE,
         "a DDL that changes no schema makes no snapshot",
-        IcebergDdlSink,
+        IcebergDriver,
         "_follow",
         "same_snapshot(found, told)",
         "[]",
@@ -60,7 +60,7 @@ LAKE_MUTATIONS = (
     Mutation(
         LAKE,
         "what a TRUNCATE empties is not emptied",
-        IcebergDdlSink,
+        IcebergDriver,
         "_follow",
         "empty_snapshot(found, told)",
         "same_snapshot(found, told)",
@@ -68,7 +68,7 @@ LAKE_MUTATIONS = (
     Mutation(
         LAKE,
         "upserted entries of a dispatcher are one snapshot",
-        IcebergDdlSink,
+        IcebergDriver,
         "_added",
         "if not self._upsert:",
         "if True:",
@@ -77,7 +77,7 @@ LAKE_MUTATIONS = (
     Mutation(
         LAKE,
         "upserted entries come without their deletes",
-        IcebergDdlSink,
+        IcebergDriver,
         "_upserted",
         "tuple(file for file in deletes if file)",
         "()",
@@ -85,7 +85,7 @@ LAKE_MUTATIONS = (
     Mutation(
         LAKE,
         "only the first dispatcher of a table is committed",
-        IcebergDdlSink,
+        IcebergDriver,
         "_publish",
         "self._added(found, table, new)",
         "self._added(found, table, [each for each in new if each[0].dispatcher == new[0][0].dispatcher])",
@@ -167,7 +167,7 @@ LAKE_MUTATIONS = (
     Mutation(
         LAKE,
         "rows are written into a table whose TRUNCATE is lost",
-        IcebergDdlSink,
+        IcebergDriver,
         "_publish",
         "_check_fits(found, definition)",
         "pass",

@@ -37,7 +37,7 @@ from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.owner.writing.writing import Run
 from changefeed.sink.contract import Ddl, Notice
-from changefeed.sink.storage.ddl_sink import StorageDdlSink
+from changefeed.sink.storage.driver import StorageDriver
 from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.wire import owner_pb2 as pb
 from simulated_pipeline_task import Stream
@@ -57,7 +57,7 @@ _MAX_FAILURES = 8  # of a task, then Spark ends the job, and the driver with it
 OFTEN_S = 0.2  # between records of a checkpoint, and between its publications: what matters here comes often
 
 
-class Sink(StorageDdlSink):
+class Sink(StorageDriver):
     """The product's own, whose calls come one after the other, and a database that is told of syncpoints."""
 
     def __init__(self, driver: Driver) -> None:

@@ -31,11 +31,11 @@ from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Ddl, EntryId
-from changefeed.sink.iceberg import ddl_sink
-from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
+from changefeed.sink.iceberg import driver as iceberg_driver
+from changefeed.sink.iceberg.driver import IcebergDriver
+from changefeed.sink.iceberg.endpoint import IcebergEndpoint
 from changefeed.sink.iceberg.layout import deletes_file
 from changefeed.sink.iceberg.marks import SNAPSHOT, VERSION, Relied, version_of
-from changefeed.sink.iceberg.place import IcebergEndpoint
 from changefeed.sink.iceberg.shape import file_schema, table_schema
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots
 from changefeed.sink.iceberg.tables import InitialTable, LakeTables, TableWriter
@@ -125,7 +125,7 @@ class LakeWorld:
             # One table after the other, for the same story each time.
             with (
                 tempfile.TemporaryDirectory(prefix="changefeed-lake-") as folder,
-                patch.object(ddl_sink, "_AT_ONCE", 1),
+                patch.object(iceberg_driver, "_AT_ONCE", 1),
             ):
                 self._run(Path(folder))
         except Exception as error:
@@ -135,7 +135,7 @@ class LakeWorld:
         self.trace.append(what)
 
     def _run(self, folder: Path) -> None:
-        self._place = IcebergEndpoint(Location(folder.as_uri()), "memory")
+        self._endpoint = IcebergEndpoint(Location(folder.as_uri()), "memory")
         self._entries = [*self._planned(behind_ddl=False), *self._planned(behind_ddl=True)]
         for given in self._entries:
             self._write(folder, given)
@@ -200,7 +200,7 @@ class LakeWorld:
     def _drive(self, epoch: int, poll_fence: Callable[[], None]) -> Iterator[None]:
         """From what is recorded to the end, a record a step."""
         tables = self._tables(epoch, poll_fence)
-        sink = IcebergDdlSink(self._place, tables, self._upsert, _there(self._is_truncated))
+        sink = IcebergDriver(self._endpoint, tables, self._upsert, _there(self._is_truncated))
         if epoch == 1:
             sink.create()
         while not self._is_truncated or len(self._recorded) < len(self._entries):
@@ -377,7 +377,7 @@ class LakeWorld:
         if name not in self.catalog.tables:
             return {}
         table, found = self.catalog.load_table(name), dict[str, int]()
-        snapshot, root = table.current_snapshot(), self._place.location("")
+        snapshot, root = table.current_snapshot(), self._endpoint.location("")
         for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
             for path, content in _content(table, manifest):
                 short = path.removeprefix(root)

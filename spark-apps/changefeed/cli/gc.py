@@ -85,7 +85,7 @@ def gc(
 
 def _more(pd: list[str] | None, file: Path | None, secrets_dir: Path | None) -> list[Access]:
     from changefeed.cli.config_file import read
-    from changefeed.owner.places import upstream_access
+    from changefeed.owner.locations import upstream_access
     from changefeed.upstream.tikv.client.access import Access
 
     return [

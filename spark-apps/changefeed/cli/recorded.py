@@ -12,7 +12,7 @@ from changefeed.log.state import State
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, open_store
-from changefeed.owner.places import LOG
+from changefeed.owner.locations import LOG
 from changefeed.spec.driver_status import TABLES_MAX
 from changefeed.ui.view import ChangefeedView, TableView, lag_of
 

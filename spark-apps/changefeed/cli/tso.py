@@ -51,7 +51,7 @@ def now(
 
     import asyncio
 
-    from changefeed.owner.places import upstream_access
+    from changefeed.owner.locations import upstream_access
     from changefeed.upstream.tikv.client.access import Access
 
     upstream = upstream_access(read(file), secrets_dir) if file is not None else Access(tuple(pd or ()))

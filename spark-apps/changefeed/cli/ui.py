@@ -60,7 +60,7 @@ def ui(
     from changefeed.cli.recorded import Logs
     from changefeed.objectstore import Location
     from changefeed.objectstore.open import canonical
-    from changefeed.owner.places import state_location
+    from changefeed.owner.locations import state_location
     from changefeed.ui.server import parse_address
 
     if secret is not None and secrets_dir is None:

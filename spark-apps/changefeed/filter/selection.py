@@ -11,7 +11,7 @@ from changefeed.filter.rows import RowFilter
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.spec.filter.filters import ColumnSelector, Filter
 from changefeed.spec.filter.table_filter import ColumnFilter, TableFilter
-from changefeed.spec.sink.choice import sink_of
+from changefeed.spec.sink.choice import kind_and_options
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Selection:
         """
         spec = config["spec"]
         filter_ = Filter.model_validate(spec["filter"])
-        given = sink_of(config)[1].get("columnSelectors", ())
+        given = kind_and_options(config)[1].get("columnSelectors", ())
         selectors = [ColumnSelector.model_validate(selector) for selector in given]
         return cls(
             RowFilter.of(filter_, table, spec["timeZone"]),

@@ -59,7 +59,7 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.uri = self.root.as_uri()
-        self.place = Location(self.uri)
+        self.location = Location(self.uri)
         self._own_folder = self.root.parent / f".{self.root.name}.changefeed-tmp"
         self._durable: set[Path] = set()
         self._lock_fd: int | None = None

@@ -17,8 +17,8 @@
 4. `Owner.recorded` takes the state of the log; `Owner.hand_out` gives tasks what may be written now.
 5. Beside the loop: `Owner.tend` balances pullers, `serving.Vigilance` finds silent tasks, `reporting` says how it goes.
 
-A run begins in `preparation.prepare`: read the log, hold the upstream's history, claim the next epoch. `sinks` opens
-what it writes to; `closing` and `adoption` act on changefeeds that no driver runs.
+A run begins in `preparation.prepare`: read the log, hold the upstream's history, claim the next epoch. `sink.claim`
+is what it writes to; `closing` and `adoption` act on changefeeds that no driver runs.
 
 To read: `log/records`, `owner`, `planning/planner`, `planning/barrier`, `pulling/spans`, `log/history` and
 `log/log`, then `driver`. The rules that all of them keep are in docs/design/rules.md.

@@ -29,17 +29,18 @@ from changefeed.log.state import State
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.open import Store, open_store
-from changefeed.owner import places
+from changefeed.owner import locations
 from changefeed.owner.alive import Alive
 from changefeed.owner.preparation.checks import check_same
 from changefeed.owner.preparation.records import next_epoch
-from changefeed.owner.sinks.storage import check_newest, folder_of
-from changefeed.sink.storage.claim import SinkClaim, hand_over, read_claim
+from changefeed.sink.storage.claim import check_newest
+from changefeed.sink.storage.claim_object import ClaimObject, hand_over, read_claim
+from changefeed.sink.storage.location import SINK_FIELD, generation_folder, sink_location
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.tikv.client.safepoint import Safepoint
 
 _PD_DEADLINE_S = 10.0
-_FIRST = f"{places.LOG}/{1:020}.json"
+_FIRST = f"{locations.LOG}/{1:020}.json"
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,13 @@ async def adopt(changefeed: Changefeed, secrets_dir: Path | None = None, confirm
     SnapshotLostByGC, Unavailable.
     """
     check_adoptable(changefeed)
-    pd = await places.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
+    pd = await locations.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
     try:
         with ExitStack() as held:
             plan = await asyncio.to_thread(_look, changefeed, secrets_dir, pd.cluster_id, await pd.pd_ms(), held)
             if confirmed:
                 ttl = int(changefeed.spec.upstream.safepoint_ttl)
-                await Safepoint(pd, places.service_id(changefeed), ttl).hold(plan.state.checkpoint_ts)
+                await Safepoint(pd, locations.service_id(changefeed), ttl).hold(plan.state.checkpoint_ts)
                 await asyncio.to_thread(_carry_out, plan)
     finally:
         await pd.close()
@@ -97,21 +98,21 @@ class _Plan:
     old: Store
     new: Store  # the same as `old` when the state has this id already
     state: State
-    claim: SinkClaim
+    claim: ClaimObject
     superseded: tuple[str, ...]
 
 
 def _look(changefeed: Changefeed, secrets_dir: Path | None, cluster_id: int, pd_ms: int, held: ExitStack) -> _Plan:
     """Only reads; on this machine it holds the state and the sink against drivers."""
-    place, sink_location = places.state_location(changefeed, secrets_dir), places.sink_location(changefeed, secrets_dir)
-    new = open_store(place.uri, places.STATE_FIELD, place.secret)
-    sink = open_store(sink_location.uri, places.SINK_FIELD, sink_location.secret)
+    of_state, of_sink = locations.state_location(changefeed, secrets_dir), sink_location(changefeed, secrets_dir)
+    new = open_store(of_state.uri, locations.STATE_FIELD, of_state.secret)
+    sink = open_store(of_sink.uri, SINK_FIELD, of_sink.secret)
     claim = read_claim(sink)
-    old = new if claim.state_uri == new.uri else open_store(claim.state_uri, secret=place.secret)
+    old = new if claim.state_uri == new.uri else open_store(claim.state_uri, secret=of_state.secret)
     for store in {id(store): store for store in (sink, old, new)}.values():
         held.callback(store.release)
         store.hold()
-    state = Log(old, places.LOG).read()
+    state = Log(old, locations.LOG).read()
     if state.n == 0 or state.uid != claim.uid:
         raise NeedsHuman(
             f"The log of {sink.uri} is not at {old.uri}, where its claim says it is.",
@@ -124,9 +125,9 @@ def _look(changefeed: Changefeed, secrets_dir: Path | None, cluster_id: int, pd_
             f"Changefeed {changefeed.name} has the state at {new.uri} already.", "There is nothing to adopt."
         )
     check_same(changefeed, state, cluster_id)
-    check_newest(state, old.uri, folder_of(sink, state.generation))
+    check_newest(state, old.uri, generation_folder(sink, state.generation))
     if old is not new:
-        found = Log(new, places.LOG).read()
+        found = Log(new, locations.LOG).read()
         if found.n > state.n or (found.n and new.get(_FIRST).body != old.get(_FIRST).body):
             raise NeedsHuman(
                 f"There is a log of another changefeed at {new.uri} already.", "Choose another spec.state.id."
@@ -141,19 +142,19 @@ def _carry_out(plan: _Plan) -> None:
         return
     # Snapshots first: a copy that ends in the middle is the beginning of the log, and can be gone on with.
     for path in sorted(
-        (path for path, _ in plan.old.list(places.LOG)), key=lambda path: ("snapshot" not in path, path)
+        (path for path, _ in plan.old.list(locations.LOG)), key=lambda path: ("snapshot" not in path, path)
     ):
         create_bytes(plan.new, path, plan.old.get(path).body)
     for generation in range(1, plan.state.generation + 1):
-        hand_over(folder_of(plan.sink, generation), plan.claim, plan.new.uri, generation)
+        hand_over(generation_folder(plan.sink, generation), plan.claim, plan.new.uri, generation)
     # A cache of drivers that can't come back; the next one pulls again from the checkpoint.
-    epoch = Log(plan.old, places.LOG).read().epoch
-    RunFolder(plan.old.place, epoch.number, epoch.nonce).delete_lower_epochs()
+    epoch = Log(plan.old, locations.LOG).read().epoch
+    RunFolder(plan.old.location, epoch.number, epoch.nonce).delete_lower_epochs()
 
 
 def _close(plan: _Plan) -> None:
     """Whoever drove it last is superseded for good; whoever it had superseded before may come back."""
-    log, nonce = Log(plan.old, places.LOG), secrets.token_hex(8)
+    log, nonce = Log(plan.old, locations.LOG), secrets.token_hex(8)
     state = log.read()
     if state.closed and state.released:
         return  # it was done before

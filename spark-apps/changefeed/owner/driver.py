@@ -29,17 +29,18 @@ from changefeed.metrics import Registry
 from changefeed.owner.alive import REFRESH_S
 from changefeed.owner.deletion import Deletion
 from changefeed.owner.execution import Execution, watch_tasks
+from changefeed.owner.expiry import Expiry
+from changefeed.owner.locations import upstream_access
 from changefeed.owner.owner import Owner
 from changefeed.owner.pace import Pace, pace_of
 from changefeed.owner.patience import answered, in_thread, patience_of
-from changefeed.owner.places import upstream_access
 from changefeed.owner.planning.actions import Publish, Recorded, Stop
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import DdlSpan
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
-from changefeed.owner.preparation.prepare import check_attempt, open_places, prepare
+from changefeed.owner.preparation.prepare import check_attempt, open_state_and_sink, prepare
 from changefeed.owner.preparation.prepared import Prepared
 from changefeed.owner.publication import Publication
 from changefeed.owner.pulling.quota import Quota
@@ -55,10 +56,9 @@ from changefeed.owner.serving.calls import Calls
 from changefeed.owner.serving.http_server import Health, Inquiry, served
 from changefeed.owner.serving.service import OwnerService
 from changefeed.owner.serving.vigilance import TakePlace
-from changefeed.owner.sinks.driven import name_of
-from changefeed.owner.sinks.expiry import Expiry
 from changefeed.owner.writing.writing import Run
 from changefeed.pipeline.task import PipelineJob
+from changefeed.sink.claim import identity_downstream
 from changefeed.spec.driver_status import TABLES_MAX
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.tikv.tidb.keys import table_span
@@ -109,7 +109,7 @@ async def run_on_loop(changefeed: Changefeed, options: RunOptions, execution: Ex
         check_pod(options.pod, changefeed)
     if options.attempt:
         await asyncio.to_thread(check_attempt, changefeed, options.attempt, options.secrets_dir)
-    state_store, sink = await asyncio.to_thread(open_places, changefeed, options.secrets_dir)
+    state_store, sink = await asyncio.to_thread(open_state_and_sink, changefeed, options.secrets_dir)
     async with AsyncExitStack() as stack:
         stack.callback(state_store.release)
         stack.callback(sink.release)
@@ -228,7 +228,7 @@ class Driver:
         async def execute() -> None:
             await started
             pullers = prepared.puller_job(upstream_access(prepared.changefeed, self._options.secrets_dir))
-            pipeline = PipelineJob(name_of(prepared.state), prepared.state_location, prepared.sink.job())
+            pipeline = PipelineJob(identity_downstream(prepared.state), prepared.state_location, prepared.sink.job())
             await loop.run_in_executor(spark, self._execution.run, address, pullers, pipeline)
             await self._work()
 

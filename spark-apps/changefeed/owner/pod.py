@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from changefeed.errors import Fenced, InvalidSpec, NeedsHuman
-from changefeed.owner.places import SINK_FIELD, STATE_FIELD
+from changefeed.owner.locations import STATE_FIELD
+from changefeed.sink.storage.location import SINK_FIELD
 from changefeed.spec.field.location import in_bucket
 from changefeed.spec.model import Changefeed
 

@@ -24,7 +24,7 @@ from changefeed.owner.planning.actions import (
     WriteSyncpoint,
 )
 from changefeed.owner.preparation.prepared import Prepared
-from changefeed.sink.contract import DdlSink
+from changefeed.sink.contract import SinkDriver
 
 _TABLES_A_RECORD = 100  # a snapshot holds all tables: so many take as long to write as a record takes to read
 
@@ -34,7 +34,7 @@ class Publication:
 
     def __init__(self, prepared: Prepared, patience: Patience, pace: Pace) -> None:
         self._prepared, self.patience, self._pace = prepared, patience, pace
-        self._sink: DdlSink | None = None
+        self._sink: SinkDriver | None = None
         self._published: int | None = None
         self._published_at = 0.0
 
@@ -46,7 +46,7 @@ class Publication:
     async def open(self) -> None:
         """Before anything else. It may take as long as the patience lasts."""
         prepared = self._prepared
-        self._sink = await in_thread(prepared.sink.ddl_sink, prepared.taken, prepared.log.poll_fence, self.patience)
+        self._sink = await in_thread(prepared.sink.driver, prepared.taken, prepared.log.poll_fence, self.patience)
 
     def close(self) -> None:
         if self._sink is not None:
@@ -69,7 +69,7 @@ class Publication:
         """Make a snapshot of the log, if it has grown."""
         await in_thread(fold_if_grown, self._prepared.log, self._pace.fold_after)
 
-    def _opened(self) -> DdlSink:
+    def _opened(self) -> SinkDriver:
         assert self._sink is not None, "open comes first"
         return self._sink
 
@@ -80,7 +80,7 @@ def fold_if_grown(log: Log, fold_after: int) -> None:
         log.fold(log.state)
 
 
-def carry_out(action: Recorded, sink: DdlSink, log: Log) -> None:
+def carry_out(action: Recorded, sink: SinkDriver, log: Log) -> None:
     """Do the sink's part of an action, then append its record. Blocks, and raises what the two do.
 
     The simulation's drivers call it as well: whatever the owner hands out is simulated.

@@ -18,7 +18,7 @@ from changefeed.pipeline.mounter import mount
 from changefeed.pipeline.work import Work
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.records import Mounting, Records
-from changefeed.spec.sink.choice import sink_of
+from changefeed.spec.sink.choice import kind_and_options
 
 _MOST = 1024
 
@@ -60,7 +60,7 @@ class Recipe:
     @classmethod
     def of(cls, config: Mapping[str, Any], table: TableInfo, mounts: Mounts) -> Recipe:
         """`config`: the effective resource."""
-        spec, (_, options) = config["spec"], sink_of(config)
+        spec, (_, options) = config["spec"], kind_and_options(config)
         mounting = mounts(options, spec["timeZone"])
         return cls(table, Selection.of(config, table), mounting, options, spec["integrity"])
 

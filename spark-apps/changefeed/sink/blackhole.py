@@ -9,8 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from changefeed.errors import ProtocolViolation
-from changefeed.sink.contract import Ddl, EntryId, Event, Surroundings, Written
+from changefeed.log.state import State
+from changefeed.sink.claim import SinkClaim
+from changefeed.sink.contract import EntryId, Event, Surroundings, Written
 from changefeed.sink.records import Mounting
+
+_ENTRY_BYTES = 64 << 20
 
 
 class BlackholeSink:
@@ -50,25 +54,6 @@ class BlackholeSink:
         pass
 
 
-class BlackholeDdlSink:
-    """Implements DdlSink: nobody reads."""
-
-    def publish(self, entries: object, record: object) -> None:
-        pass
-
-    def execute(self, ddl: Ddl) -> None:
-        pass
-
-    def write_syncpoint(self, ts: int) -> None:
-        pass
-
-    def write_checkpoint(self, ts: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 @dataclass(frozen=True)
 class BlackholeJob:
     """Implements SinkJob."""
@@ -78,3 +63,18 @@ class BlackholeJob:
 
     def open(self, around: Surroundings) -> BlackholeSink:
         return BlackholeSink()
+
+
+class BlackholeClaim(SinkClaim):
+    """There is nothing to open and nothing to lose."""
+
+    uri = "blackhole://"
+    in_order = True
+    fingerprint = "blackhole"
+    file_size = _ENTRY_BYTES
+
+    def check_rewind(self, state: State, state_uri: str) -> None:
+        """Nobody has read anything."""
+
+    def job(self) -> BlackholeJob:
+        return BlackholeJob()

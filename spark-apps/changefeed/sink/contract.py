@@ -1,4 +1,4 @@
-"""The sink interface: an `EventSink` in each pipeline task, and a `DdlSink` in the driver.
+"""The sink interface: an `EventSink` in each pipeline task, and a `SinkDriver` in the driver.
 
 An event is a plan entry: all rows of a dispatcher in `(from, upto]`, in chunks sorted by (commit_ts, start_ts, op,
 key). The rules for an EventSink, to which tests/integration/test_integration_sink_conformance.py holds every sink:
@@ -18,8 +18,8 @@ An event may be written again after any failure, by another process, while the f
 a file has the same bytes, a database remembers. `Claim.writer` grows with each assignment of a dispatcher, and a sink
 that can remember refuses a lower one (rule 25).
 
-A DdlSink has one caller at a time. Each method returns when its effect is durable, and may be called again for the same
-ts after any failure.
+A SinkDriver has one caller at a time. Each method returns when its effect is durable, and may be called again for the
+same ts after any failure.
 """
 
 from __future__ import annotations
@@ -196,29 +196,26 @@ class Ddl:
         return self.ts, self.job_id
 
 
-class DdlSink(Protocol):
-    """See the module's rules."""
+class SinkDriver:
+    """See the module's rules. What a kind does not define does nothing: readers are not told."""
 
     def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
         """Entries that are written, before the log says so. `record`: the next commit record, whose files they are, in
         the same order: those of a dispatcher as they were planned, none left out. It may never be appended; another
         driver then publishes the same entries under another record, and not all of them at once.
         """
-        ...
 
     def execute(self, ddl: Ddl) -> None:
         """Every row up to its ts is written, and none above it of the tables that it concerns."""
-        ...
 
     def write_syncpoint(self, ts: int) -> None:
         """Every row and DDL up to ts is written, and none above: tell readers, if they can be told."""
-        ...
 
     def write_checkpoint(self, ts: int) -> None:
         """For readers: a checkpoint that stands in the log (rule 11)."""
-        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """No other call follows."""
 
 
 class FirstFailure:

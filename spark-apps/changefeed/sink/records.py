@@ -37,20 +37,20 @@ class Records:
         return self.table.output_columns if self.written is None else self.written
 
 
-def taken(records: Records, places: npt.NDArray[np.intp]) -> Records:
-    chosen = pa.array(places)
-    return _picked(records, places, lambda values: values.take(chosen))
+def taken(records: Records, indexes: npt.NDArray[np.intp]) -> Records:
+    chosen = pa.array(indexes)
+    return _picked(records, indexes, lambda values: values.take(chosen))
 
 
 def sliced(records: Records, start: int, rows: int) -> Records:
     return _picked(records, slice(start, start + rows), lambda values: values.slice(start, rows))
 
 
-def _picked(records: Records, places: Any, pick: Callable[[pa.Array], pa.Array]) -> Records:
+def _picked(records: Records, indexes: Any, pick: Callable[[pa.Array], pa.Array]) -> Records:
     return Records(
         records.table,
-        records.op[places],
-        records.is_update[places],
+        records.op[indexes],
+        records.is_update[indexes],
         pick(records.commit_ts),
         [pick(values) for values in records.columns],
         [pick(values) for values in records.old_columns] if records.old_columns is not None else None,
@@ -61,16 +61,16 @@ def _picked(records: Records, places: Any, pick: Callable[[pa.Array], pa.Array])
 
 def narrowed(records: Records, names: frozenset[str]) -> Records:
     """With these columns alone."""
-    places = [place for place, column in enumerate(records.shown) if column.name in names]
+    indexes = [index for index, column in enumerate(records.shown) if column.name in names]
     old = records.old_columns
     return Records(
         records.table,
         records.op,
         records.is_update,
         records.commit_ts,
-        [records.columns[place] for place in places],
-        [old[place] for place in places] if old is not None else None,
-        tuple(records.shown[place] for place in places),
+        [records.columns[index] for index in indexes],
+        [old[index] for index in indexes] if old is not None else None,
+        tuple(records.shown[index] for index in indexes),
     )
 
 

@@ -16,7 +16,7 @@ def user_and_password(folder: Path) -> tuple[str, str]:
 
 def tls_files(folder: Path) -> tuple[Path, Path | None, Path | None]:
     """CA, and the client's certificate and key, where it has them. Raises Refused."""
-    ca, certificate, key = (_place(folder, name) for name in ("ca.crt", "tls.crt", "tls.key"))
+    ca, certificate, key = (_file(folder, name) for name in ("ca.crt", "tls.crt", "tls.key"))
     if not ca.exists():
         raise _missing(folder, "ca.crt")
     return (ca, certificate, key) if certificate.exists() and key.exists() else (ca, None, None)
@@ -39,12 +39,12 @@ def tls_context(folder: Path) -> ssl.SSLContext:
 
 def _read(folder: Path, name: str) -> str:
     try:
-        return _place(folder, name).read_text().rstrip("\n")
+        return _file(folder, name).read_text().rstrip("\n")
     except OSError:
         raise _missing(folder, name) from None
 
 
-def _place(folder: Path, name: str) -> Path:
+def _file(folder: Path, name: str) -> Path:
     # Kubernetes replaces all files of a Secret at once, by turning this link to another folder.
     link = folder / "..data"
     return (link.resolve() if link.exists() else folder) / name
@@ -56,5 +56,5 @@ def _missing(folder: Path, name: str) -> Refused:
 
 def optional(folder: Path, name: str) -> str | None:
     """None: the Secret has no such key."""
-    file = _place(folder, name)
+    file = _file(folder, name)
     return file.read_text().strip() if file.exists() else None

@@ -24,13 +24,14 @@ from changefeed.log.log import Log
 from changefeed.log.records import StartRecord
 from changefeed.log.state import State
 from changefeed.objectstore.open import Store, open_store
-from changefeed.owner import places
+from changefeed.owner import locations
 from changefeed.owner.adoption import check_adoptable
 from changefeed.owner.preparation.checks import check_same
 from changefeed.owner.preparation.prepare import select
 from changefeed.owner.preparation.records import start_record
-from changefeed.sink.storage.claim import is_mine, take
+from changefeed.sink.storage.claim_object import is_mine, take
 from changefeed.sink.storage.layout import Layout
+from changefeed.sink.storage.location import SINK_FIELD, sink_location
 from changefeed.sink.storage.metadata import published
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
@@ -71,11 +72,11 @@ async def adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None = None, c
             "a folder that TiCDC wrote is continued with changes only, without a copy",
             "Leave it out.",
         )
-    pd = await places.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
+    pd = await locations.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
     try:
         with ExitStack() as held:
             state_store, sink = await asyncio.to_thread(_open, changefeed, secrets_dir, held)
-            log = Log(state_store, places.LOG)
+            log = Log(state_store, locations.LOG)
             state = await asyncio.to_thread(_begun, changefeed, log, state_store.uri, sink)
             check_same(changefeed, state, pd.cluster_id)
             paths = await _unchanging(sink)
@@ -99,9 +100,9 @@ async def adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None = None, c
 
 def _open(changefeed: Changefeed, secrets_dir: Path | None, held: ExitStack) -> tuple[Store, Store]:
     """State and sink; on this machine they are held against drivers."""
-    place, sink_location = places.state_location(changefeed, secrets_dir), places.sink_location(changefeed, secrets_dir)
-    state_store = open_store(place.uri, places.STATE_FIELD, place.secret)
-    sink = open_store(sink_location.uri, places.SINK_FIELD, sink_location.secret)
+    of_state, of_sink = locations.state_location(changefeed, secrets_dir), sink_location(changefeed, secrets_dir)
+    state_store = open_store(of_state.uri, locations.STATE_FIELD, of_state.secret)
+    sink = open_store(of_sink.uri, SINK_FIELD, of_sink.secret)
     for store in (state_store, sink):
         held.callback(store.release)
         store.hold()
@@ -167,7 +168,7 @@ async def _start_ts(changefeed: Changefeed, state: State, sink: Store, checkpoin
 def _safepoint(changefeed: Changefeed, pd: PdClient, confirmed: bool) -> Safepoint:
     """The changefeed's, which stays; who only looks has one of his own."""
     if confirmed:
-        return Safepoint(pd, places.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
+        return Safepoint(pd, locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
     return Safepoint(pd, f"changefeed-adopt-{secrets.token_hex(6)}", _LOOK_HOLD_S)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
-from changefeed.owner.places import sink_location, state_location, upstream_access
+from changefeed.owner.locations import state_location, upstream_access
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import ReadingProgress
+from changefeed.sink.storage.location import sink_location
 from changefeed.spec.model import Changefeed
 from changefeed.verify.result import Verdict
 

@@ -15,7 +15,7 @@ from changefeed.log.state import State
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner.alive import Alive
-from changefeed.owner.places import LOG, STATE_FIELD, state_location, upstream_access
+from changefeed.owner.locations import LOG, STATE_FIELD, state_location, upstream_access
 from changefeed.reading.failures import NotVerifiable
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.filter.filters import Filter

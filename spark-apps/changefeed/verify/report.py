@@ -12,11 +12,11 @@ from changefeed.filter.selection import Selection
 from changefeed.log.log import Log
 from changefeed.log.state import State
 from changefeed.objectstore.open import open_store
-from changefeed.owner.places import generation_location
 from changefeed.reading.failures import Break, NotVerifiable
 from changefeed.reading.layout import files
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.reading.rows.formats import Formats, read_formats
+from changefeed.sink.storage.location import generation_location
 from changefeed.upstream.tikv.client.access import Access
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.files import StoredSubject, check_table
@@ -62,7 +62,7 @@ async def verify(
     owner = files.owner(store)
     if place.newest:
         generation = _read_log(place, store.uri, owner)[0].generation
-        store = open_store(generation_location(store.place, generation).uri, secret=place.secret)
+        store = open_store(generation_location(store.location, generation).uri, secret=place.secret)
         owner = files.owner(store)
     # Before the log: what `metadata` says stands in the log by then, also while the changefeed runs.
     checkpoint_ts = files.checkpoint(store)

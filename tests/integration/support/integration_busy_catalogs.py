@@ -13,8 +13,8 @@ import pg8000.dbapi
 import pymysql
 import pytest
 from changefeed.objectstore import Location
-from changefeed.sink.iceberg import place as iceberg_place
-from changefeed.sink.iceberg.place import IcebergEndpoint
+from changefeed.sink.iceberg import endpoint as iceberg_endpoint
+from changefeed.sink.iceberg.endpoint import IcebergEndpoint
 from integration_catalogs import PASSWORD, USER, mariadb, postgresql, write_account
 from integration_mariadb import Proxy
 from requests.exceptions import ConnectionError as Cut
@@ -34,7 +34,7 @@ class Busy:
     its connection, by turns before the catalog has it and before its answer; None: there is no connection.
     """
 
-    place: IcebergEndpoint
+    endpoint: IcebergEndpoint
     hold: Callable[[], Callable[[], None]] | None
     cut: Callable[[], None] | None
 
@@ -68,8 +68,8 @@ class _Cuts:
 @contextmanager
 def sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
     """No connection waits for a lock."""
-    monkeypatch.setitem(iceberg_place._PATIENCE, "sqlite", ("timeout",))
-    monkeypatch.setattr(iceberg_place, "_ANSWER_S", 0)
+    monkeypatch.setitem(iceberg_endpoint._PATIENCE, "sqlite", ("timeout",))
+    monkeypatch.setattr(iceberg_endpoint, "_ANSWER_S", 0)
 
     def hold() -> Callable[[], None]:
         reader = sqlite3.connect(folder / "catalog.db", check_same_thread=False)
@@ -107,9 +107,9 @@ def database(kind: str, folder: Path, _: pytest.MonkeyPatch) -> Iterator[Busy]:
             connection.cursor().execute(limit)
             connection.commit()
         uri = address.replace(str(port), str(proxy.port))
-        place = IcebergEndpoint(Location((folder / "lake").as_uri()), uri, "", folder / "account")
+        endpoint = IcebergEndpoint(Location((folder / "lake").as_uri()), uri, "", folder / "account")
         with closing(proxy):
-            yield Busy(place, lambda: _held(connect(port), f"{_TABLES} FOR UPDATE"), cuts.next)
+            yield Busy(endpoint, lambda: _held(connect(port), f"{_TABLES} FOR UPDATE"), cuts.next)
 
 
 def _mysql(port: int, *, is_admin: bool = False) -> Any:
@@ -125,7 +125,7 @@ def _postgresql(port: int, *, is_admin: bool = False) -> Any:
 def rest(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
     """The client loses its connection: nothing stands between it and the catalog."""
     cuts, lost = _Cuts(), [0]
-    send = iceberg_place._Adapter.send
+    send = iceberg_endpoint._Adapter.send
 
     def cut(self: Any, request: Any, **options: Any) -> Any:
         if not (request.method == "POST" and "/tables/" in request.url and cuts()):
@@ -135,5 +135,5 @@ def rest(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
             send(self, request, **options)
         raise Cut("cut")
 
-    monkeypatch.setattr(iceberg_place._Adapter, "send", cut)
+    monkeypatch.setattr(iceberg_endpoint._Adapter, "send", cut)
     yield Busy(IcebergEndpoint(Location((folder / "warehouse").as_uri()), address), None, cuts.next)

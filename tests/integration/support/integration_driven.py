@@ -72,7 +72,7 @@ class Elsewhere:
         self.say(
             tasks={
                 "owner": {**owner.__dict__, "certificate": owner.certificate.decode(), "run_key": run_key},
-                "sink": pipeline.sink.place.uri,  # type: ignore[attr-defined]
+                "sink": pipeline.sink.location.uri,  # type: ignore[attr-defined]
                 "state": pipeline.state.uri,
                 "pd_addresses": pullers.upstream.pd_addresses,
             }

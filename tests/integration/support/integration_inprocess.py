@@ -19,9 +19,9 @@ from typing import Any
 
 from changefeed.errors import ChangefeedError
 from changefeed.owner.driver import Driver, Outcome, RunOptions
+from changefeed.owner.locations import upstream_access
 from changefeed.owner.pace import pace_of
-from changefeed.owner.places import upstream_access
-from changefeed.owner.preparation.prepare import open_places, prepare
+from changefeed.owner.preparation.prepare import open_state_and_sink, prepare
 from changefeed.owner.reporting.snapshot import RunSnapshot
 from changefeed.owner.serving.vigilance import Tasks
 from changefeed.pipeline.task import PipelineJob, write_files
@@ -150,7 +150,7 @@ class Run:
 
     async def _run(self) -> Outcome:
         async with AsyncExitStack() as stack:
-            state, sink = await asyncio.to_thread(open_places, self.changefeed, self.options.secrets_dir)
+            state, sink = await asyncio.to_thread(open_state_and_sink, self.changefeed, self.options.secrets_dir)
             stack.callback(state.release)
             stack.callback(sink.release)
             pd = await upstream_access(self.changefeed, self.options.secrets_dir).connect()

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from changefeed.sink.kafka import ddl_sink as kafka_ddl
+from changefeed.sink.kafka import driver as kafka_driver
 from changefeed.sink.kafka import entry_writer, exactly_once, producer
-from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
+from changefeed.sink.kafka.driver import KafkaDriver
 from changefeed.sink.kafka.exactly_once import ExactlyOnce
 from changefeed.sink.kafka.producer import Sender
-from changefeed.sink.mysql import ddl as mysql_ddl
+from changefeed.sink.mysql import driver as mysql_driver
 from changefeed.sink.mysql import server
 from changefeed.sink.mysql.control import Control
-from changefeed.sink.mysql.ddl import MysqlDdlSink
+from changefeed.sink.mysql.driver import MysqlDriver
 from changefeed.sink.mysql.server import Session
 from changefeed.sink.mysql.writer import BatchWriter
 from confluent_kafka import Consumer, Producer
@@ -72,12 +72,12 @@ def _wrap_mysql(points: Points) -> None:
     for where, method, name in (
         (BatchWriter, "write", "write a batch"),
         (Control, "finish", "end an entry"),
-        (MysqlDdlSink, "_execute", "execute a DDL"),
-        (MysqlDdlSink, "_statements", "make a DDL's statements"),
-        (MysqlDdlSink, "_check", "check a DDL's tables"),
-        (MysqlDdlSink, "_begin_build", "begin an index"),
-        (MysqlDdlSink, "_is_built", "build an index"),
-        (mysql_ddl, "_run", "run a DDL's statement"),
+        (MysqlDriver, "_execute", "execute a DDL"),
+        (MysqlDriver, "_statements", "make a DDL's statements"),
+        (MysqlDriver, "_check", "check a DDL's tables"),
+        (MysqlDriver, "_begin_build", "begin an index"),
+        (MysqlDriver, "_is_built", "build an index"),
+        (mysql_driver, "_run", "run a DDL's statement"),
     ):
         wrap(points, where, method, name)
     # A connection that nobody uses is closed by us just before the server does.
@@ -87,7 +87,7 @@ def _wrap_mysql(points: Points) -> None:
 
 
 def _wrap_kafka(points: Points) -> None:
-    claim, commit, flush, create = ExactlyOnce.claim, ExactlyOnce._commit, Sender.flush, kafka_ddl.create_topic
+    claim, commit, flush, create = ExactlyOnce.claim, ExactlyOnce._commit, Sender.flush, kafka_driver.create_topic
 
     class Transactions(Producer):  # type: ignore[misc]
         def init_transactions(self, *more: Any) -> None:
@@ -115,11 +115,11 @@ def _wrap_kafka(points: Points) -> None:
 
     producer.Producer = Transactions
     ExactlyOnce.claim, ExactlyOnce._commit, Sender.flush = claim_, commit_, flush_  # type: ignore[method-assign]
-    kafka_ddl.create_topic = create_  # type: ignore[attr-defined,assignment]
+    kafka_driver.create_topic = create_  # type: ignore[attr-defined,assignment]
     for where, method, name in (
         (ExactlyOnce, "send", "send an entry's rows"),
-        (KafkaDdlSink, "execute", "tell a DDL"),
-        (KafkaDdlSink, "write_checkpoint", "tell the resolved-ts"),
+        (KafkaDriver, "execute", "tell a DDL"),
+        (KafkaDriver, "write_checkpoint", "tell the resolved-ts"),
     ):
         wrap(points, where, method, name)
 
@@ -130,8 +130,8 @@ def progress_topic_of(topic: str) -> str:
 
 def name_progress_topic(topic: str) -> None:
     """Of this process: each run has its own, so that none reads what a hundred others have left there."""
-    kafka_ddl._PROGRESS_PARTITIONS = _PROGRESS_PARTITIONS
-    for module in (entry_writer, kafka_ddl):
+    kafka_driver._PROGRESS_PARTITIONS = _PROGRESS_PARTITIONS
+    for module in (entry_writer, kafka_driver):
         module.progress_topic = lambda: progress_topic_of(topic)  # type: ignore[attr-defined]
     # An empty topic is an answer at once.
     exactly_once.Consumer = lambda config: Consumer(config | {"fetch.wait.max.ms": 10})  # type: ignore[attr-defined]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from changefeed.sink.iceberg import ddl_sink, event_sink
-from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
+from changefeed.sink.iceberg import driver, event_sink
+from changefeed.sink.iceberg.driver import IcebergDriver
+from changefeed.sink.iceberg.endpoint import IcebergEndpoint
 from changefeed.sink.iceberg.marks import VERSION
-from changefeed.sink.iceberg.place import IcebergEndpoint
 from integration_points import Points, wrap
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import AssertCreate, SetPropertiesUpdate
@@ -48,10 +48,10 @@ def install(points: Points) -> None:
     SqlCatalog._write_metadata = staticmethod(write_metadata_)  # type: ignore[method-assign]
     for where, method, name in (
         (event_sink, "encode_files", "encode an entry's files"),
-        (ddl_sink, "add_snapshots", "write a snapshot's manifests"),
+        (driver, "add_snapshots", "write a snapshot's manifests"),
         (SqlCatalog, "create_namespace", "create a namespace"),
-        (IcebergDdlSink, "publish", "publish a plan"),
-        (IcebergDdlSink, "execute", "execute a DDL on tables"),
+        (IcebergDriver, "publish", "publish a plan"),
+        (IcebergDriver, "execute", "execute a DDL on tables"),
     ):
         wrap(points, where, method, name)
 

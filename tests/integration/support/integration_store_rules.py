@@ -24,8 +24,8 @@ from changefeed.objectstore import FileRange
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.open import Store, probe_store
 from changefeed.objectstore.patience import Patience
-from changefeed.sink.storage.claim import claim
-from changefeed.sink.storage.ddl_sink import StorageDdlSink, write_index
+from changefeed.sink.storage.claim_object import claim
+from changefeed.sink.storage.driver import StorageDriver, write_index
 from changefeed.sink.storage.metadata import write_metadata
 from integration_s3_proxy import LOST, REFUSED, REPEATED, FaultyProxy
 
@@ -226,7 +226,7 @@ def test_rule_8_metadata_ends_well_whatever_becomes_of_the_answer(
 ) -> None:
     proxy, store = faulty
     log = Log(store, "log", lambda _: None)
-    publication = StorageDdlSink(store, log.poll_fence, Patience(sleep=lambda _: None))
+    publication = StorageDriver(store, log.poll_fence, Patience(sleep=lambda _: None))
     for ts in (100, 200, 150):
         proxy.faults = [fault, fault]
         publication.write_checkpoint(ts)

@@ -32,7 +32,7 @@ def test_the_account_is_that_of_the_uri_alone(tmp_path: Path, monkeypatch: pytes
         open_store("az://lake/orders", secret=tmp_path)
     store = open_store(URI, secret=tmp_path)
     assert store.uri == URI
-    assert "aHVudGVyMg" not in repr(store.place) + repr(vars(store))
+    assert "aHVudGVyMg" not in repr(store.location) + repr(vars(store))
 
 
 def test_a_key_that_is_none_is_refused_before_anything_is_asked(tmp_path: Path) -> None:

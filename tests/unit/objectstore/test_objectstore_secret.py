@@ -38,6 +38,6 @@ def test_a_missing_or_empty_file_is_named_at_once(secret: Path, name: str) -> No
 
 def test_a_store_shows_its_place_but_no_secret(secret: Path) -> None:
     store = open_store("s3://lake/x?endpoint=http://127.0.0.1:1", secret=secret)
-    assert store.place.uri == store.uri == "s3://lake/x?endpoint=http://127.0.0.1:1"
-    assert store.place.secret == secret
-    assert "hunter2" not in repr(store.place) + repr(vars(store))
+    assert store.location.uri == store.uri == "s3://lake/x?endpoint=http://127.0.0.1:1"
+    assert store.location.secret == secret
+    assert "hunter2" not in repr(store.location) + repr(vars(store))

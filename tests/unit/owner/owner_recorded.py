@@ -31,7 +31,7 @@ from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo, parse_database_info, parse_table_info
 from changefeed.sink.contract import Outputs
 from changefeed.sink.iceberg.layout import FileNames
-from changefeed.sink.storage.ddl_sink import StorageDdlSink
+from changefeed.sink.storage.driver import StorageDriver
 from changefeed.sink.storage.layout import Layout
 from changefeed.upstream.tikv.tidb.job import parse_job
 from changefeed.wire import owner_pb2 as pb
@@ -89,7 +89,7 @@ class Recorded:
         state = self.log.claim_epoch(lambda before: _epoch(before, name, sink))
         self.outputs = _outputs(sink, state)
         storage = sink.get("storage")
-        self.sink = storage and StorageDdlSink(LocalStore(lake), self.log.poll_fence, by_id=self.outputs.by_id)
+        self.sink = storage and StorageDriver(LocalStore(lake), self.log.poll_fence, by_id=self.outputs.by_id)
         self.schema, self.timeline = _schema()
         self.waiting = list(DDLS)
         for ddl in [self.waiting.pop(0) for _ in range(ddls)]:

@@ -20,8 +20,8 @@ from changefeed.owner import adoption as adoption_module
 from changefeed.owner.adoption import adopt
 from changefeed.owner.alive import Alive
 from changefeed.owner.closing.undriven import close
-from changefeed.owner.places import service_id, upstream_access
-from changefeed.owner.preparation.prepare import open_places, prepare
+from changefeed.owner.locations import service_id, upstream_access
+from changefeed.owner.preparation.prepare import open_state_and_sink, prepare
 from changefeed.owner.preparation.prepared import Prepared
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
@@ -70,7 +70,7 @@ def make(tmp_path: Path, cluster: DevCluster, tidb: Tidb) -> Make:
 
 
 async def start(changefeed: Changefeed, attempt: int = 1) -> Prepared:
-    state, sink = open_places(changefeed)
+    state, sink = open_state_and_sink(changefeed)
     pd = await upstream_access(changefeed).connect(10.0)
     try:
         return await prepare(changefeed, pd, state, sink, attempt=attempt)

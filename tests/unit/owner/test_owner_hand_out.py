@@ -13,7 +13,7 @@ from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish, Stop, WriteDdl
 from changefeed.pipeline.work import Work
 from changefeed.sink.contract import Ddl
-from changefeed.sink.storage.ddl_sink import ends
+from changefeed.sink.storage.driver import ends
 from changefeed.wire import owner_pb2 as pb
 from owner_run import BEGAN_MS, BEGAN_TS, INTERVAL_S, began, plan, publish, record, row
 

@@ -15,7 +15,7 @@ from changefeed.errors import Unavailable
 from changefeed.log.log import Log
 from changefeed.log.records import StartRecord
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner import places
+from changefeed.owner import locations
 from changefeed.owner.closing import holds as holds_module
 from changefeed.owner.closing import undriven
 from changefeed.owner.preparation.records import epoch_record
@@ -75,14 +75,14 @@ class World:
     def ran(self, name: str) -> Path:
         """One that has a log and a hold; the folder of its log."""
         changefeed = parse(self.file(name).read_text())
-        folder = Path(places.state_location(changefeed).uri.removeprefix("file://"))
-        log = Log(LocalStore(folder), places.LOG)
+        folder = Path(locations.state_location(changefeed).uri.removeprefix("file://"))
+        log = Log(LocalStore(folder), locations.LOG)
         log.read()
         cluster_id = self.cluster.cluster_id
         log.append(StartRecord(n=1, epoch=0, nonce="n", start_ts=TS, cluster_id=cluster_id, uid=changefeed.identity))
         log.claim_epoch(lambda before: epoch_record(changefeed, before, "n", 0))
-        self.hold(places.service_id(changefeed))
-        return folder / places.LOG
+        self.hold(locations.service_id(changefeed))
+        return folder / locations.LOG
 
     def hold(self, name: str, seconds: int = HOUR) -> None:
         self.cluster.safepoints.update(name.encode(), seconds, TS - 1, int(time.time()))
@@ -255,4 +255,4 @@ def test_a_hold_that_somebody_renews_is_never_released(
     ],
 )
 def test_a_folder_tells_the_name_of_its_hold(folder: str, hold: str) -> None:
-    assert places.folder_stem(folder) == places.hold_stem(hold)
+    assert locations.folder_stem(folder) == locations.hold_stem(hold)

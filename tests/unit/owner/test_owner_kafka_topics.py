@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from changefeed.errors import InvalidSpec
 from changefeed.log.state import State
-from changefeed.owner.sinks.driven import Taken
-from changefeed.owner.sinks.kafka import DrivenKafka
 from changefeed.schema.table_info import parse_table_info
+from changefeed.sink.claim import Taken
+from changefeed.sink.kafka.claim import KafkaClaim
 from changefeed.spec.parse import parse
 
 OWN = [{"matcher": ["*.*"], "topic": "{schema}_{table}"}]
@@ -25,7 +25,7 @@ def settle_in(state: State, *tables: str, **kafka: Any) -> None:
     }
     resource = {"apiVersion": "changefeed.dev/v1alpha1", "kind": "Changefeed", "metadata": {"name": "x"}, "spec": spec}
     infos = [parse_table_info({"id": id_, "name": {"O": name}, "state": 5}, "a") for id_, name in enumerate(tables, 1)]
-    sink = DrivenKafka(parse(json.dumps(resource)))
+    sink = KafkaClaim(parse(json.dumps(resource)))
     sink.settle_in(Taken(state, "file:///state"), [(info.id, info, 1, True) for info in infos])
 
 

@@ -8,13 +8,13 @@ from changefeed.errors import InvalidSpec
 from changefeed.log.history import apply
 from changefeed.owner.preparation.checks import check_plans_are_selected, unselected
 from changefeed.owner.preparation.records import left_out_record
-from changefeed.owner.sinks.blackhole import DrivenBlackhole
-from changefeed.owner.sinks.iceberg import DrivenIceberg
-from changefeed.owner.sinks.kafka import DrivenKafka
-from changefeed.owner.sinks.mysql import DrivenMysql
-from changefeed.owner.sinks.storage import DrivenStorage
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import parse_table_info
+from changefeed.sink.blackhole import BlackholeClaim
+from changefeed.sink.iceberg.claim import IcebergClaim
+from changefeed.sink.kafka.claim import KafkaClaim
+from changefeed.sink.mysql.claim import MysqlClaim
+from changefeed.sink.storage.claim import StorageClaim
 
 JOBS = parse_table_info({"id": 1, "name": {"O": "tidb_ddl_job"}, "cols": [], "state": 5}, "mysql")
 
@@ -34,8 +34,8 @@ def test_what_is_left_out_holds_up_nothing_and_is_not_planned_again() -> None:
 
 
 def test_only_where_the_driver_commits_what_shows_may_it_be_left_out() -> None:
-    sinks = (DrivenBlackhole, DrivenIceberg, DrivenKafka, DrivenMysql, DrivenStorage)
-    assert [sink for sink in sinks if sink.may_leave_out] == [DrivenIceberg]
+    sinks = (BlackholeClaim, IcebergClaim, KafkaClaim, MysqlClaim, StorageClaim)
+    assert [sink for sink in sinks if sink.may_leave_out] == [IcebergClaim]
     state = made.begun()
     state = apply(state, made.plan(state, made.entry(state, 200)))
     with pytest.raises(InvalidSpec, match="1 is no longer selected, but plan 3 still has rows of it"):

@@ -14,7 +14,7 @@ from changefeed.log.records import StartRecord
 from changefeed.model.tso import MAX_TS
 from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner import places
+from changefeed.owner import locations
 from changefeed.owner.closing import undriven
 from changefeed.owner.closing.left_overs import StateFolder, close_left_over, find
 from changefeed.owner.preparation.records import epoch_record
@@ -72,8 +72,8 @@ def _run(state: Location, name: str, **more: str) -> None:
         },
     }
     changefeed = parse(json.dumps(resource))
-    store = LocalStore(_path(places.state_location(changefeed)))
-    log = Log(store, places.LOG)
+    store = LocalStore(_path(locations.state_location(changefeed)))
+    log = Log(store, locations.LOG)
     log.read()
     log.append(StartRecord(n=1, epoch=0, nonce="n", start_ts=TS, cluster_id=7, uid=changefeed.identity))
     log.claim_epoch(lambda before: epoch_record(changefeed, before, "n", 0))

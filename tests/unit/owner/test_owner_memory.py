@@ -166,7 +166,7 @@ def test_an_archived_segment_may_be_told_before_itself_and_after_it_is_forgotten
     spans.on_report(0, archived(1))
     assert spans.files.take_unneeded() == []
     spans.on_report(0, pb.Report(segments=[in_memory(1, s.share(7, sub_id, [105]))]))
-    assert spans.files.place("a/1.arrow") is None, "it is read in its file"
+    assert spans.files.address("a/1.arrow") is None, "it is read in its file"
     spans.on_report(0, pb.Report(segments=[in_memory(2, s.share(7, sub_id, [110]))]))
     spans.release_below(7, 110)
     assert freed(spans.free([])) == [(0, [1, 2])]

@@ -11,7 +11,7 @@ from changefeed.errors import NeedsHuman
 from changefeed.log.log import Log
 from changefeed.log.records import StartRecord
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner import places
+from changefeed.owner import locations
 from changefeed.owner.closing.undriven import close, hold
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import from_effective
@@ -42,9 +42,9 @@ async def test_hold_and_close_do_nothing_at_another_cluster(other: DevCluster, t
     pinned = {"clusterId": "5"} if by == "the resource" else {}
     changefeed = _changefeed(tmp_path, other.pd_address, **pinned)
     if by == "the log":
-        folder = Path(places.state_location(changefeed).uri.removeprefix("file://"))
+        folder = Path(locations.state_location(changefeed).uri.removeprefix("file://"))
         start = StartRecord(n=1, epoch=0, nonce="a", start_ts=7, cluster_id=5, uid="local")
-        Log(LocalStore(folder), places.LOG).append(start)
+        Log(LocalStore(folder), locations.LOG).append(start)
     for command in (hold, close):
         with pytest.raises(NeedsHuman, match=f"belongs to cluster {other.cluster_id}, not to 5"):
             await command(changefeed)

@@ -18,7 +18,7 @@ from changefeed.model.position import Position
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner.closing.undriven import hold
 from changefeed.owner.preparation import prepare as prepare_module
-from changefeed.owner.preparation.prepare import open_places, prepare
+from changefeed.owner.preparation.prepare import open_state_and_sink, prepare
 from changefeed.owner.preparation.prepared import Prepared
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
@@ -85,7 +85,7 @@ class Place:
 
     async def prepare(self, attempt: int = 0, **spec: Any) -> Prepared:
         changefeed = self.changefeed(**spec)
-        state, sink = open_places(changefeed)
+        state, sink = open_state_and_sink(changefeed)
         try:
             return await prepare(changefeed, self.pd, state, sink, attempt=attempt)
         finally:
@@ -503,7 +503,7 @@ async def test_nothing_here_blocks_the_event_loop(place: Place, monkeypatch: pyt
         create(self, *arguments)
 
     changefeed = place.changefeed()
-    state, sink = open_places(changefeed)
+    state, sink = open_state_and_sink(changefeed)
     monkeypatch.setattr(prepare_module.LocalStore, "create", noted)
     try:
         await prepare(changefeed, place.pd, state, sink)

@@ -14,7 +14,7 @@ from changefeed.log.records import CommitRecord, PlanEntry
 from changefeed.log.state import State
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.patience import Patience
-from changefeed.sink.storage.ddl_sink import StorageDdlSink
+from changefeed.sink.storage.driver import StorageDriver
 
 
 class Disturbed(LocalStore):
@@ -53,9 +53,9 @@ def published(folder: Path) -> int:
 
 def test_rule_8_after_a_lost_swap_the_log_is_read_then_the_object_again(tmp_path: Path, log: Log) -> None:
     sink = Disturbed(tmp_path / "lake", [Conflict("changed"), OutcomeUnknown("perhaps")])
-    StorageDdlSink(sink, log.poll_fence).write_checkpoint(105)
+    StorageDriver(sink, log.poll_fence).write_checkpoint(105)
     assert published(tmp_path / "lake") == 105
-    StorageDdlSink(sink, log.poll_fence).write_checkpoint(103)
+    StorageDriver(sink, log.poll_fence).write_checkpoint(103)
     assert published(tmp_path / "lake") == 105
 
 
@@ -64,25 +64,25 @@ def test_rule_8_a_lost_swap_with_a_newer_epoch_in_the_log_is_fenced(tmp_path: Pa
     other.claim_epoch(lambda before: made.epoch(before, "b"))
     sink = Disturbed(tmp_path / "lake", [Conflict("changed")])
     with pytest.raises(Fenced, match="epoch 2"):
-        StorageDdlSink(sink, log.poll_fence).publish(*first_files(1))
+        StorageDriver(sink, log.poll_fence).publish(*first_files(1))
     assert not (tmp_path / "lake" / "d0").exists()
 
 
 def test_rule_8_a_stranger_that_goes_on_writing_is_named(tmp_path: Path, log: Log) -> None:
     sink = Disturbed(tmp_path / "lake", [Conflict("metadata was changed by someone else.")] * 9)
     with pytest.raises(NeedsHuman, match="SinkOwned: metadata was changed"):
-        StorageDdlSink(sink, log.poll_fence).write_checkpoint(105)
+        StorageDriver(sink, log.poll_fence).write_checkpoint(105)
 
 
 def test_a_sink_that_stays_away_ends_the_run_and_a_short_absence_does_not(log: Log, tmp_path: Path) -> None:
     slept: list[float] = []
     sink = Disturbed(tmp_path / "lake", [Transient("away")] * 5)
-    StorageDdlSink(sink, log.poll_fence, Patience(sleep=slept.append)).write_checkpoint(105)
+    StorageDriver(sink, log.poll_fence, Patience(sleep=slept.append)).write_checkpoint(105)
     assert slept == [0.05, 0.1, 0.2, 0.4, 0.8]
     slept.clear()
     sink = Disturbed(tmp_path / "lake", [Transient("away")] * 100)
     with pytest.raises(Unavailable, match=r"lake has failed for 60 s\. away"):
-        StorageDdlSink(sink, log.poll_fence, Patience(sleep=slept.append)).write_checkpoint(106)
+        StorageDriver(sink, log.poll_fence, Patience(sleep=slept.append)).write_checkpoint(106)
     assert 60 <= sum(slept) < 70
 
 
@@ -99,11 +99,11 @@ class Counted(LocalStore):
 
 
 def test_index_files_of_many_directories_are_written_at_once(tmp_path: Path, log: Log) -> None:
-    StorageDdlSink(Counted(tmp_path / "lake", 8), log.poll_fence).publish(*first_files(8))
+    StorageDriver(Counted(tmp_path / "lake", 8), log.poll_fence).publish(*first_files(8))
     assert len(list((tmp_path / "lake").rglob("CDC.index"))) == 8
 
 
 def test_an_index_file_that_cannot_be_written_fails_the_publication(tmp_path: Path, log: Log) -> None:
     sink = Disturbed(tmp_path / "lake", [NeedsHuman("no", "no")])
     with pytest.raises(NeedsHuman, match="no"):
-        StorageDdlSink(sink, log.poll_fence).publish(*first_files(8))
+        StorageDriver(sink, log.poll_fence).publish(*first_files(8))

@@ -21,11 +21,11 @@ from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Ddl, Entry, EntryId
-from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
+from changefeed.sink.iceberg.driver import IcebergDriver
+from changefeed.sink.iceberg.endpoint import IcebergEndpoint
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import FileNames
 from changefeed.sink.iceberg.marks import Relied
-from changefeed.sink.iceberg.place import IcebergEndpoint
 from changefeed.sink.iceberg.tables import LakeTables, TableWriter
 from changefeed.sink.records import Records
 from changefeed.upstream.tikv.tidb.job import parse_job
@@ -67,7 +67,7 @@ class Lake:
     def __init__(self, folder: Path, upsert: bool = False) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.upsert = folder, upsert
-        self.place = IcebergEndpoint(Location((folder / "lake").as_uri()), f"sqlite:///{folder}/catalog.db")
+        self.endpoint = IcebergEndpoint(Location((folder / "lake").as_uri()), f"sqlite:///{folder}/catalog.db")
         self.store = LocalStore(folder / "lake")
         self.indexes: dict[int, int] = {}
         self.newest_epoch = 1
@@ -80,7 +80,7 @@ class Lake:
         slept: Callable[[float], None] = lambda _: None,
         log: str = LOG,
         relied: Mapping[int, Mapping[int, Relied]] | None = None,
-    ) -> IcebergDdlSink:
+    ) -> IcebergDriver:
         self.newest_epoch = max(self.newest_epoch, epoch)
 
         def poll_fence() -> None:
@@ -88,14 +88,14 @@ class Lake:
                 raise Fenced(f"epoch {self.newest_epoch} drives")
 
         lake = LakeTables(
-            wrap(self.place.open()),
-            self.place.catalog_uri,
+            wrap(self.endpoint.open()),
+            self.endpoint.catalog_uri,
             TableWriter(log, epoch, poll_fence),
             Patience(60, slept),
             relied,
         )
         there = {each: (table, 5) for table in tables for each in table.physical_ids}
-        return IcebergDdlSink(self.place, lake, self.upsert, there)
+        return IcebergDriver(self.endpoint, lake, self.upsert, there)
 
     def written(
         self, plan: int, table: TableInfo, changes: Sequence[Change], entry: int = 0, dispatcher: int | None = None
@@ -140,7 +140,7 @@ class Lake:
         return str(was)
 
     def table(self, name: str = "t", schema: str = "shop") -> Table:
-        return self.place.open().load_table((schema, name))
+        return self.endpoint.open().load_table((schema, name))
 
     def rows(self, name: str = "t") -> list[tuple[Any, ...]]:
         """As a reader of the specification has them, in no order: (id, v), before that op and ts in a changelog."""
@@ -178,7 +178,7 @@ def commit(n: int, *files: FileCommitted, epoch: int = 1) -> CommitRecord:
     return CommitRecord(n=n, epoch=epoch, nonce="n", checkpoint_ts=10 * n, files=files)
 
 
-def publish(driver: IcebergDdlSink, n: int, *written: tuple[PlanEntry, FileCommitted], epoch: int = 1) -> None:
+def publish(driver: IcebergDriver, n: int, *written: tuple[PlanEntry, FileCommitted], epoch: int = 1) -> None:
     driver.publish([entry for entry, _ in written], commit(n, *(file for _, file in written), epoch=epoch))
 
 

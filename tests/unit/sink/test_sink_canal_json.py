@@ -17,7 +17,7 @@ from changefeed.pipeline import run
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNSIGNED, TableInfo
 from changefeed.sink.records import Records
-from changefeed.sink.storage.codec.choice import codec_of
+from changefeed.sink.storage.codec.choice import file_codec
 from changefeed.sink.text.canal_json import CanalJsonFormat, encode, fingerprint
 from changefeed.sink.text.canal_types import handle_key, mysql_type
 from changefeed.sink.text.go_float import plain_float
@@ -469,8 +469,8 @@ def test_rule_10_the_fingerprint_names_what_formats_values():
     import polars as pl
 
     expected = f"canal-json-1 pyarrow-{pa.__version__} polars-{pl.__version__}"
-    assert fingerprint() == codec_of(STORAGE | CANAL).fingerprint == expected
-    assert codec_of(STORAGE).fingerprint.startswith("csv-1 ")
+    assert fingerprint() == file_codec(STORAGE | CANAL).fingerprint == expected
+    assert file_codec(STORAGE).fingerprint.startswith("csv-1 ")
 
 
 def test_the_format_comes_from_the_effective_spec():

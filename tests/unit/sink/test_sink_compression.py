@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from changefeed.model.position import Position
 from changefeed.sink.storage.codec import encoder
-from changefeed.sink.storage.codec.choice import codec_of
+from changefeed.sink.storage.codec.choice import file_codec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_rows import STORAGE, Row, encode_file, insert, shuffled
@@ -91,7 +91,7 @@ def test_gzip_holds_no_time(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_names_what_compresses() -> None:
-    text = codec_of(STORAGE).fingerprint
-    assert codec_of(STORAGE | {"compression": "gzip"}).fingerprint == f"{text} gzip zlib-{zlib.ZLIB_RUNTIME_VERSION}"
-    assert codec_of(STORAGE | {"compression": "zstd"}).fingerprint == f"{text} zstd pyarrow-{pa.__version__}"
-    assert codec_of({each: STORAGE[each] for each in STORAGE if each != "compression"}).fingerprint == text
+    text = file_codec(STORAGE).fingerprint
+    assert file_codec(STORAGE | {"compression": "gzip"}).fingerprint == f"{text} gzip zlib-{zlib.ZLIB_RUNTIME_VERSION}"
+    assert file_codec(STORAGE | {"compression": "zstd"}).fingerprint == f"{text} zstd pyarrow-{pa.__version__}"
+    assert file_codec({each: STORAGE[each] for each in STORAGE if each != "compression"}).fingerprint == text

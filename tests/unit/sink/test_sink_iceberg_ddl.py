@@ -12,7 +12,7 @@ from changefeed.errors import Fenced, NeedsHuman
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNSIGNED, TableInfo
-from changefeed.sink.iceberg.ddl_sink import TRUNCATED
+from changefeed.sink.iceberg.driver import TRUNCATED
 from sink_iceberg_lake import DELETE, ID, INSERT, Lake, V, column, ddl, publish, table_of
 
 LATER = ((90, 101), (95, 102))  # of two TRUNCATEs: ts, and the id of the table before
@@ -30,7 +30,7 @@ def began(folder: Path, *tables: TableInfo, upsert: bool = False) -> Lake:
 
 
 def names(lake: Lake) -> list[str]:
-    return sorted(".".join(name) for name in lake.place.open().list_tables("shop"))
+    return sorted(".".join(name) for name in lake.endpoint.open().list_tables("shop"))
 
 
 def fields(lake: Lake, name: str = "t") -> list[tuple[int, str, str]]:

@@ -15,7 +15,7 @@ from changefeed.schema.values import arrow_type
 from changefeed.sink.iceberg import files
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import deletes_file
-from changefeed.sink.iceberg.shape import file_schema, key_of
+from changefeed.sink.iceberg.shape import file_schema, identifier_columns
 from changefeed.sink.records import Records
 from sink_iceberg_lake import DELETE, ID, INSERT, UPDATE, Change, column, entry_of, records, table_of
 
@@ -114,6 +114,6 @@ def test_a_primary_key_over_all_partitions_is_refused() -> None:
     index = {"id": 1, "idx_name": {"O": "p"}, "idx_cols": [{"name": {"O": "id"}, "length": -1}], "state": 5}
     index |= {"is_unique": True, "is_primary": True}
     more = {"pk_is_handle": False, "partition": {"enable": True, "definitions": [{"id": 5}]}}
-    assert key_of(table_of(**more, index_info=[index]))[0].name == "id"
+    assert identifier_columns(table_of(**more, index_info=[index]))[0].name == "id"
     with pytest.raises(NeedsHuman, match="whose rows change their partition"):
-        key_of(table_of(**more, index_info=[index | {"is_global": True}]))
+        identifier_columns(table_of(**more, index_info=[index | {"is_global": True}]))

@@ -12,13 +12,13 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.log.state import DispatcherState, Epoch, NewestEntry, State
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.sinks.driven import Taken
-from changefeed.owner.sinks.iceberg import DrivenIceberg
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.claim import Taken
 from changefeed.sink.contract import EntryId
-from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
+from changefeed.sink.iceberg.claim import IcebergClaim
+from changefeed.sink.iceberg.driver import IcebergDriver
 from changefeed.sink.iceberg.marks import Relied
 from changefeed.spec.parse import parse
 from sink_iceberg_lake import ID, INSERT, Lake, V, column, ddl, publish, table_of
@@ -147,7 +147,7 @@ def partitioned(*ids: int) -> TableInfo:
     return table_of(partition={"enable": True, "definitions": [{"id": id_} for id_ in ids]})
 
 
-def driven(lake: Lake, table: TableInfo, version: int, definition: str) -> IcebergDdlSink:
+def driven(lake: Lake, table: TableInfo, version: int, definition: str) -> IcebergDriver:
     """The sink of a run that finds the table in its log: with entry 4/0, or since a DDL without any."""
     known = DispatcherState(
         dispatcher=101,
@@ -161,17 +161,17 @@ def driven(lake: Lake, table: TableInfo, version: int, definition: str) -> Icebe
     state = State(
         n=9, uid="uid", origin="origin", start_ts=5, epoch=Epoch(number=2, nonce="n"), dispatchers={101: known}
     )
-    catalog = {"uri": lake.place.catalog_uri}
+    catalog = {"uri": lake.endpoint.catalog_uri}
     spec = {
         "upstream": {"pdAddresses": ["http://pd:2379"]},
         "filter": {"rules": ["shop.*"]},
         "state": {"uri": "file:///state"},
-        "sink": {"iceberg": {"warehouse": lake.place.warehouse.uri, "catalog": catalog}},
+        "sink": {"iceberg": {"warehouse": lake.endpoint.warehouse.uri, "catalog": catalog}},
     }
     head = {"apiVersion": "changefeed.dev/v1alpha1", "kind": "Changefeed", "metadata": {"name": "feed"}}
-    sink, taken = DrivenIceberg(parse(json.dumps({**head, "spec": spec}))), Taken(state, "")
+    sink, taken = IcebergClaim(parse(json.dumps({**head, "spec": spec}))), Taken(state, "")
     sink.settle_in(taken, [(101, table, version, False)])
-    return sink.ddl_sink(taken, lambda: None, Patience(5))
+    return sink.driver(taken, lambda: None, Patience(5))
 
 
 def test_a_run_relies_on_what_its_log_says(tmp_path: Path) -> None:

@@ -192,6 +192,6 @@ def test_verify_names_a_file_that_is_not_parquet(tmp_path: Path) -> None:
     assert file is not None
     file[2] = FileFormat.ORC
     assert file.file_format == FileFormat.ORC
-    lake.place.open().commit_table(table, (), tuple(add_snapshots(table, [Added((file,))], {})))
+    lake.endpoint.open().commit_table(table, (), tuple(add_snapshots(table, [Added((file,))], {})))
     with pytest.raises(NotVerifiable, match=rf"shop\.t has a file that is not Parquet: {path}"):
         list(parts(lake.table(), [3, 4], [3]))

@@ -14,9 +14,9 @@ from changefeed.schema.ddl.actions import Action
 from changefeed.schema.history import Touched
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Ddl
-from changefeed.sink.kafka import ddl_sink, to_all
+from changefeed.sink.kafka import driver, to_all
 from changefeed.sink.kafka.codec.message import Message
-from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
+from changefeed.sink.kafka.driver import KafkaDriver
 from changefeed.sink.kafka.entry_writer import KafkaJob
 from changefeed.sink.kafka.options import KafkaEndpoint
 from changefeed.upstream.tikv.tidb.job import parse_job
@@ -58,12 +58,12 @@ class Sent:
         self.headers.append(dict(message.headers or []))
 
 
-def sink_that(monkeypatch: pytest.MonkeyPatch, *failures: ChangefeedError, **options: Any) -> tuple[KafkaDdlSink, Sent]:
+def sink_that(monkeypatch: pytest.MonkeyPatch, *failures: ChangefeedError, **options: Any) -> tuple[KafkaDriver, Sent]:
     sent = Sent(failures)
     monkeypatch.setattr(to_all, "Sender", sent.sender)
     monkeypatch.setattr(to_all, "send_to_all", sent.to_all)
-    monkeypatch.setattr(ddl_sink, "create_topic", lambda cluster, topic, partitions, replicas, **_: partitions)
-    return KafkaDdlSink(
+    monkeypatch.setattr(driver, "create_topic", lambda cluster, topic, partitions, replicas, **_: partitions)
+    return KafkaDriver(
         JOB, OPTIONS | options, "UTC", "feed", [], lambda: None, Patience(60, sleep=lambda seconds: None)
     ), sent
 

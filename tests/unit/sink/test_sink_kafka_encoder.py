@@ -44,7 +44,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name in ("open_store", "rules_of", "codec_of", "cloud_events"):
+    for name in ("open_store", "rules_of", "message_codec", "cloud_events"):
         monkeypatch.setattr(entry_writer, name, counted(name, getattr(entry_writer, name)))
     monkeypatch.setattr(entry_writer, "partitions_of", lambda cluster, topic: 3)
     return counts
@@ -55,7 +55,7 @@ def test_rules_codec_and_store_are_made_once_for_a_configuration(made: Counter[s
     entries = [entry_of(number, dict(OPTIONS)) for number in range(2)]  # equal, and parsed apart
     sent = [encoder.messages(entry, chunk, 0)[0] for entry in entries for chunk in CHUNKS]
     assert sent == ["t_1_"] * 6
-    assert made == {"open_store": 1, "rules_of": 1, "codec_of": 1, "cloud_events": 1}
+    assert made == {"open_store": 1, "rules_of": 1, "message_codec": 1, "cloud_events": 1}
 
 
 def test_rule_10_an_entry_of_another_configuration_is_encoded_by_that(made: Counter[str]) -> None:
@@ -74,4 +74,4 @@ def test_rule_10_an_entry_of_another_configuration_is_encoded_by_that(made: Coun
         expected_topic, expected, expected_partitions = alone[number]
         assert (topic, messages) == (expected_topic, expected)
         assert partitions.tolist() == expected_partitions.tolist()
-    assert made == {"rules_of": 3, "codec_of": 3, "cloud_events": 3}
+    assert made == {"rules_of": 3, "message_codec": 3, "cloud_events": 3}

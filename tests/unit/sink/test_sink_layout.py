@@ -16,13 +16,13 @@ from changefeed.sink.storage.layout import (
     Layout,
     data_file,
     date_of,
+    directory_stem,
     index_file,
     index_of,
     is_published,
     is_schema_file,
     parse_index_path,
     parse_schema_path,
-    place_of,
     schema_file,
     version_directory,
 )
@@ -307,7 +307,7 @@ def test_canal_json_files_end_as_ticdcs_do():
 def test_a_table_whose_name_is_no_folder_is_refused(name, tmp_path):
     table = make_table("shop", name, column("id", 8, 3))
     with pytest.raises(NeedsHuman, match="folder"):
-        place_of(table, 7, 400)
+        directory_stem(table, 7, 400)
     with pytest.raises(NeedsHuman, match="folder"):
         write_schema_file(LocalStore(tmp_path / "sink"), table, 400)
 

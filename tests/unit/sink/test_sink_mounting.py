@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore import Location
-from changefeed.owner.sinks.choice import sink_of
+from changefeed.sink.choice import claim_on
 from changefeed.sink.iceberg.event_sink import IcebergJob
 from changefeed.sink.records import Mounting
 from changefeed.spec.model import Changefeed
@@ -48,7 +48,7 @@ def test_a_sink_says_how_it_wants_rows(sink: dict[str, Any], expected: Mounting)
     feed = changefeed(sink)
     ((kind, options),) = effective(feed)["spec"]["sink"].items()
     assert feed.spec.sink.kind == kind
-    assert sink_of(feed).job().mounting(options, ZONE) == expected
+    assert claim_on(feed).job().mounting(options, ZONE) == expected
 
 
 @pytest.mark.parametrize(("mode", "with_old"), [("append", False), ("upsert", True)])

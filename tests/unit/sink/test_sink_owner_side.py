@@ -12,8 +12,8 @@ from changefeed.objectstore import Object
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.patience import LATE_WRITES, REQUESTS, Patience, Tally
 from changefeed.sink.storage import grow
-from changefeed.sink.storage.claim import claim
-from changefeed.sink.storage.ddl_sink import StorageDdlSink, write_index
+from changefeed.sink.storage.claim_object import claim
+from changefeed.sink.storage.driver import StorageDriver, write_index
 from changefeed.sink.storage.grow import LastWritten
 from changefeed.sink.storage.metadata import metadata_body, write_metadata
 from hypothesis import given, settings
@@ -96,7 +96,7 @@ def test_what_grew_without_an_answer_counts_as_late(store, when, late):
     tally, polled = Tally(), []
     patience = Patience(sleep=lambda _: None, count=tally.add)
     faulty = Unsure(store)
-    sink = StorageDdlSink(faulty, lambda: polled.append(1), patience)
+    sink = StorageDriver(faulty, lambda: polled.append(1), patience)
     faulty.script = [(when, OutcomeUnknown("?"))]
     sink.write_checkpoint(5)
     faulty.script = [(when, OutcomeUnknown("?"))]

@@ -14,7 +14,7 @@ from changefeed.model.position import Position
 from changefeed.pipeline import run
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, NEW_DECIMAL, TIMESTAMP, VARCHAR
 from changefeed.sink.storage.codec import parquet
-from changefeed.sink.storage.codec.choice import codec_of
+from changefeed.sink.storage.codec.choice import file_codec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipeline_rows import (
@@ -135,7 +135,7 @@ def test_pages_are_compressed_as_the_resource_says(tmp_path: Path, compression: 
 
 
 def test_the_fingerprint_names_what_writes_the_files() -> None:
-    assert codec_of(STORAGE | {"protocol": "parquet"}).fingerprint == f"parquet-2 pyarrow-{pa.__version__}"
+    assert file_codec(STORAGE | {"protocol": "parquet"}).fingerprint == f"parquet-2 pyarrow-{pa.__version__}"
 
 
 def test_timestamps_are_mounted_in_utc() -> None:

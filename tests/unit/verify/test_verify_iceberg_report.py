@@ -16,11 +16,11 @@ from changefeed.log.records import CommitRecord, EpochRecord, FileCommitted, Pla
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.sinks.driven import Taken, name_of
-from changefeed.owner.sinks.iceberg import DrivenIceberg
 from changefeed.reading.failures import NotVerifiable
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.claim import Taken, identity_downstream
 from changefeed.sink.contract import Claim, Entry, EntryId, Event, Surroundings, Written
+from changefeed.sink.iceberg.claim import IcebergClaim
 from changefeed.sink.records import Records
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
@@ -95,7 +95,7 @@ class Scene:
         log.append(StartRecord(n=1, epoch=0, nonce="a", start_ts=self.start_ts, cluster_id=cluster_id, uid="local"))
         config = effective(changefeed)
         log.append(EpochRecord(n=2, epoch=1, nonce="a", attempt=0, host="h", pid=1, config=config, versions={}))
-        sink = DrivenIceberg(changefeed)
+        sink = IcebergClaim(changefeed)
         sink.open()
         taken = Taken(log.state, "")
         sink.settle_in(taken, [(info.id, info, self.start_ts, True)])
@@ -121,7 +121,7 @@ class Scene:
             )
         )
         options = config["spec"]["sink"]["iceberg"]
-        claim = Claim(name_of(log.state), info.id, 1, "a", 0)
+        claim = Claim(identity_downstream(log.state), info.id, 1, "a", 0)
         target = Entry(
             claim, EntryId(3, 0), self.end_ts, output, info, self.start_ts, info.output_columns, 1, "UTC", options
         )
@@ -135,7 +135,7 @@ class Scene:
         rows = len(changes)
         file = FileCommitted(plan=3, entry=0, rows=rows, raw_rows=rows, filtered_rows=0, bytes=1, hash="h")
         record = CommitRecord(n=4, checkpoint_ts=self.end_ts, files=(file,), **owned)
-        driver = sink.ddl_sink(taken, lambda: None, Patience(5))
+        driver = sink.driver(taken, lambda: None, Patience(5))
         driver.publish([entry], record)
         driver.close()
         if commit:

@@ -150,7 +150,7 @@ async def test_a_header_that_is_gone_or_wrong_is_named(shop: Shop, tmp_path: Pat
 async def test_tables_without_a_key_are_added_up_too(
     shop: Shop, sink: HandSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "key_of", lambda *_: [])
+    monkeypatch.setattr(table, "key_indexes", lambda *_: [])
     result = await verify(sink.uri, shop.pd, "amount")
     assert result.ok, result.first_problem
     assert (result.conserved, result.replayed, len(result.notes)) == ("107.5", 0, 2)

@@ -43,9 +43,9 @@ class BucketStore:
     """`ObjectStore` of `location`; a call lasts at most minutes, reads are tried again for some seconds."""
 
     def __init__(self, location: BucketLocation, secret: Path | None = None) -> None:
-        self.location = location
+        self._bucket = location
         self.uri = location.uri
-        self.place = Location(self.uri, secret)
+        self.location = Location(self.uri, secret)
         self._service = _SERVICES[location.scheme]
         self._attributes = {"Storage-Class": location.storage_class} if location.storage_class else None
         self._reads = self._client(_SMALL_S, _READ_RETRIES)
@@ -117,8 +117,8 @@ class BucketStore:
 
     def list(self, prefix: str = "") -> list[tuple[str, int]]:
         """(path, size in bytes) of every object below `prefix`, a folder or "", sorted by path."""
-        below = "/".join(part for part in (self.location.prefix, prefix.strip("/")) if part)
-        start = len(self.location.prefix) + 1 if self.location.prefix else 0
+        below = "/".join(part for part in (self._bucket.prefix, prefix.strip("/")) if part)
+        start = len(self._bucket.prefix) + 1 if self._bucket.prefix else 0
         try:
             pages = obstore.list(self._reads, prefix=below or None)
             return sorted((found["path"][start:], int(found["size"])) for page in pages for found in page)
@@ -178,7 +178,7 @@ class BucketStore:
                 f"{path!r} does not name an object in {self.uri}.",
                 "If a table's name is part of it, exclude the table by spec.filter.rules.",
             )
-        return f"{self.location.prefix}/{path}" if self.location.prefix else path
+        return f"{self._bucket.prefix}/{path}" if self._bucket.prefix else path
 
     def _failure(self, error: Exception, doing: str, path: str, writes: bool = False) -> ChangefeedError:
         return meaning(error, doing, path, self.uri, self._service, writes)
@@ -187,14 +187,14 @@ class BucketStore:
         """Raises NeedsHuman when its credentials can't be used at all."""
         common = {
             "client_options": {
-                "allow_http": self.location.endpoint.startswith("http://"),
+                "allow_http": self._bucket.endpoint.startswith("http://"),
                 "connect_timeout": timedelta(seconds=_CONNECT_S),
                 "timeout": timedelta(seconds=timeout_s),
-                "default_headers": dict(self.location.headers),
+                "default_headers": dict(self._bucket.headers),
             },
             "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=timeout_s)},
         }
         try:
-            return self._service.open(self.location, self.place.secret, common)
+            return self._service.open(self._bucket, self.location.secret, common)
         except BaseError:  # its text may quote them
             raise NeedsHuman(f"The credentials of {self.uri} can't be used.", self._service.credentials) from None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from changefeed.errors import ChangefeedError, Conflict
 from changefeed.model.tso import MAX_TS
-from changefeed.owner import places
+from changefeed.owner import locations
 from changefeed.owner.closing.left_overs import StateFolder
 from changefeed.upstream.tikv.client.access import Access
 from changefeed.upstream.tikv.client.holds import Hold, holds
@@ -49,13 +49,13 @@ async def held(folders: Sequence[StateFolder], more: Iterable[Access], secrets_d
     upstreams: dict[str, Access | str] = {each.folder: _upstream(each, secrets_dir) for each in folders}
     asked = list({each for each in (*upstreams.values(), *more) if isinstance(each, Access)})
     answers = dict(zip(asked, await asyncio.gather(*map(_ask, asked)), strict=True))
-    known = {places.folder_stem(each.folder) for each in folders}
+    known = {locations.folder_stem(each.folder) for each in folders}
     strays = {
         (hold.name, ", ".join(upstream.pd_addresses)): Stray(hold, upstream)
         for upstream, answer in answers.items()
         if not isinstance(answer, str)
         for hold in answer
-        if (stem := places.hold_stem(hold.name)) and stem not in known
+        if (stem := locations.hold_stem(hold.name)) and stem not in known
     }
     problems = {
         ", ".join(upstream.pd_addresses): answer for upstream, answer in answers.items() if isinstance(answer, str)
@@ -101,7 +101,7 @@ def _upstream(folder: StateFolder, secrets_dir: Path | None) -> Access | str:
     if folder.changefeed is None:
         return ""
     try:
-        return replace(places.upstream_access(folder.changefeed, secrets_dir), cluster_id=folder.cluster_id)
+        return replace(locations.upstream_access(folder.changefeed, secrets_dir), cluster_id=folder.cluster_id)
     except ChangefeedError as error:
         return error.message
 
@@ -121,5 +121,5 @@ def _with_hold(folder: StateFolder, answer: list[Hold] | str) -> StateFolder:
     if isinstance(answer, str):
         return replace(folder, hold_problem=answer)
     assert folder.changefeed is not None, "it has named whom to ask"
-    name = places.service_id(folder.changefeed)
+    name = locations.service_id(folder.changefeed)
     return replace(folder, hold=next((hold for hold in answer if hold.name == name), None))

@@ -17,7 +17,7 @@ from changefeed.log.log import Log
 from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, open_store
-from changefeed.owner import places
+from changefeed.owner import locations
 from changefeed.owner.alive import Alive
 from changefeed.owner.closing.undriven import close
 from changefeed.spec.model import Changefeed
@@ -28,7 +28,7 @@ from changefeed.upstream.tikv.client.holds import Hold
 #: A driver says that it is alive every 5 s. So much longer ago, in ms, it isn't, whatever this machine's clock is off.
 SILENT_MS = 300_000
 
-_LOG = f"/{places.LOG}/"
+_LOG = f"/{locations.LOG}/"
 _EVENTS = f"/{EVENTS}/"
 
 
@@ -84,20 +84,22 @@ async def close_left_over(state: Location, folder: str, secrets_dir: Path | None
     found = await asyncio.to_thread(_look, state, folder, 0, now_ms)
     if found.is_driven:
         raise Conflict(f"{folder} has a live driver.", "Delete its Changefeed or stop the driver first.")
-    place = _place(state, folder)
-    recorded = await asyncio.to_thread(lambda: Log(open_store(place.uri, "--state", place.secret), places.LOG).read())
+    location = _location(state, folder)
+    recorded = await asyncio.to_thread(
+        lambda: Log(open_store(location.uri, "--state", location.secret), locations.LOG).read()
+    )
     try:
-        await close(_changefeed(recorded, place, secrets_dir), secrets_dir, place)
+        await close(_changefeed(recorded, location, secrets_dir), secrets_dir, location)
     except (Unavailable, Transient, NeedsHuman) as error:
-        if isinstance(error, Refused) or not await asyncio.to_thread(_is_closed, place):
+        if isinstance(error, Refused) or not await asyncio.to_thread(_is_closed, location):
             raise
         return f"its hold on the upstream's history will expire: {error.message}"
     return ""
 
 
 def _look(state: Location, folder: str, event_bytes: int, now_ms: int) -> StateFolder:
-    place = _place(state, folder)
-    store = open_store(place.uri, "--state", place.secret)
+    location = _location(state, folder)
+    store = open_store(location.uri, "--state", location.secret)
     seen_ms = Alive(store).last_refresh_ms()
     silent_ms = None if seen_ms is None else max(0, now_ms - seen_ms)
     try:
@@ -107,12 +109,12 @@ def _look(state: Location, folder: str, event_bytes: int, now_ms: int) -> StateF
     except Conflict:
         is_locked = True
     try:
-        recorded, problem = Log(store, places.LOG).read(), ""
+        recorded, problem = Log(store, locations.LOG).read(), ""
     except NeedsHuman as error:
         recorded, problem = State(), error.message
     changefeed = None
     with suppress(NeedsHuman):
-        changefeed = _changefeed(recorded, place, None)
+        changefeed = _changefeed(recorded, location, None)
     return StateFolder(
         folder=folder,
         is_driven=is_locked or (silent_ms is not None and silent_ms < SILENT_MS),
@@ -127,30 +129,30 @@ def _look(state: Location, folder: str, event_bytes: int, now_ms: int) -> StateF
     )
 
 
-def _place(state: Location, folder: str) -> Location:
+def _location(state: Location, folder: str) -> Location:
     return Location(below(state.uri, *folder.split("/"), field="--state"), state.secret)
 
 
-def _changefeed(recorded: State, place: Location, secrets_dir: Path | None) -> Changefeed:
+def _changefeed(recorded: State, location: Location, secrets_dir: Path | None) -> Changefeed:
     """As its last driver ran it."""
     try:
         changefeed = from_effective(recorded.epoch.config)
     except InvalidResource as error:
         raise NeedsHuman(
-            f"The log of {place.uri} does not identify its changefeed: {error.message}",
+            f"The log of {location.uri} does not identify its changefeed: {error.message}",
             "Use the version that wrote it. If the changefeed never ran, delete the folder.",
         ) from error
     try:
-        own = places.state_location(changefeed, secrets_dir).uri
+        own = locations.state_location(changefeed, secrets_dir).uri
     except ChangefeedError:
         own = ""
-    if own != place.uri:
+    if own != location.uri:
         raise NeedsHuman(
-            f"The log of {place.uri} is of a changefeed that keeps its state at {own or 'another place'}.",
+            f"The log of {location.uri} is of a changefeed that keeps its state at {own or 'another place'}.",
             "It is a copy: closing it would end the original. Delete the folder if it is not needed.",
         )
     return changefeed
 
 
-def _is_closed(place: Location) -> bool:
-    return Log(open_store(place.uri, "--state", place.secret), places.LOG).read().closed
+def _is_closed(location: Location) -> bool:
+    return Log(open_store(location.uri, "--state", location.secret), locations.LOG).read().closed

@@ -20,7 +20,7 @@ from changefeed.log.records import ClosedRecord, EpochRecord, StartRecord
 from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import Store, open_store
-from changefeed.owner import places
+from changefeed.owner import locations
 from changefeed.owner.preparation.records import epoch_record, start_record
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.tikv.client.pd import PdClient
@@ -65,7 +65,7 @@ async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> HeldU
     return safepoint.held
 
 
-async def close(changefeed: Changefeed, secrets_dir: Path | None = None, place: Location | None = None) -> bool:
+async def close(changefeed: Changefeed, secrets_dir: Path | None = None, location: Location | None = None) -> bool:
     """Append `closed`, after which no driver of the resource can do anything; then let the upstream's GC go on. For a
     deletion.
 
@@ -76,9 +76,9 @@ async def close(changefeed: Changefeed, secrets_dir: Path | None = None, place: 
     Raises InvalidSpec, Refused (PD lets nobody in with that Secret) and Conflict (a driver runs on this machine) before
     anything is written; Unavailable and NeedsHuman (another cluster's PD) after all but the hold is removed.
     """
-    place = place or places.state_location(changefeed, secrets_dir)
-    store = open_store(place.uri, places.STATE_FIELD, place.secret)
-    state = await asyncio.to_thread(Log(store, places.LOG).read)
+    location = location or locations.state_location(changefeed, secrets_dir)
+    store = open_store(location.uri, locations.STATE_FIELD, location.secret)
+    state = await asyncio.to_thread(Log(store, locations.LOG).read)
     if _is_left_to_another(state, changefeed.metadata.uid):
         return False
     async with AsyncExitStack() as stack:
@@ -91,7 +91,7 @@ async def close(changefeed: Changefeed, secrets_dir: Path | None = None, place: 
         if closed_now is None:
             return False
         await asyncio.to_thread(_delete_events, store)
-        state = await asyncio.to_thread(Log(store, places.LOG).read)
+        state = await asyncio.to_thread(Log(store, locations.LOG).read)
         if is_of_another(state, changefeed.metadata.uid):
             return closed_now  # what is held by now is held for that one
         if isinstance(pd, ChangefeedError):
@@ -125,7 +125,7 @@ def _is_left_to_another(state: State, uid: str) -> bool:
 
 def _append_closed(changefeed: Changefeed, store: Store) -> bool | None:
     """Whether it is closed now; False: it was before. None: it is left to another."""
-    log, nonce, uid = Log(store, places.LOG), secrets.token_hex(8), changefeed.metadata.uid
+    log, nonce, uid = Log(store, locations.LOG), secrets.token_hex(8), changefeed.metadata.uid
     while not (state := log.read()).closed or is_of_another(state, uid):
         if _is_left_to_another(state, uid):
             return None
@@ -155,19 +155,21 @@ def _closing_epoch(changefeed: Changefeed, before: State) -> EpochRecord:
 
 def _delete_events(store: Store) -> None:
     """Of all drivers before the closing epoch (rule 21)."""
-    state = Log(store, places.LOG).read()
-    RunFolder(store.place, state.epoch.number, state.epoch.nonce).delete_lower_epochs()
+    state = Log(store, locations.LOG).read()
+    RunFolder(store.location, state.epoch.number, state.epoch.nonce).delete_lower_epochs()
 
 
 def _log(changefeed: Changefeed, secrets_dir: Path | None) -> Log:
-    place: Location = places.state_location(changefeed, secrets_dir)
-    return Log(open_store(place.uri, places.STATE_FIELD, place.secret), places.LOG)
+    location: Location = locations.state_location(changefeed, secrets_dir)
+    return Log(open_store(location.uri, locations.STATE_FIELD, location.secret), locations.LOG)
 
 
 async def _connect(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> PdClient:
     """Raises NeedsHuman when PD is of another cluster than the changefeed: the history there is not the one wanted."""
     cluster_id = state.cluster_id or changefeed.spec.upstream.cluster_id or 0
-    return await replace(places.upstream_access(changefeed, secrets_dir), cluster_id=cluster_id).connect(_PD_DEADLINE_S)
+    return await replace(locations.upstream_access(changefeed, secrets_dir), cluster_id=cluster_id).connect(
+        _PD_DEADLINE_S
+    )
 
 
 async def _reach(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> PdClient | ChangefeedError:
@@ -184,4 +186,4 @@ async def _reach(changefeed: Changefeed, secrets_dir: Path | None, state: State)
 
 
 def _safepoint(changefeed: Changefeed, pd: PdClient) -> Safepoint:
-    return Safepoint(pd, places.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
+    return Safepoint(pd, locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))

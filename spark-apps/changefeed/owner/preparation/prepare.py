@@ -23,7 +23,7 @@ from changefeed.log.state import State
 from changefeed.model.table_copy import COPY_TICKS
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, open_store, probe_store
-from changefeed.owner import places
+from changefeed.owner import locations
 from changefeed.owner.alive import Alive
 from changefeed.owner.preparation.checks import (
     check_not_ahead,
@@ -35,11 +35,11 @@ from changefeed.owner.preparation.checks import (
 from changefeed.owner.preparation.copying import check_can_copy, check_copies_are_selected, copy_record, tables_to_copy
 from changefeed.owner.preparation.prepared import Prepared
 from changefeed.owner.preparation.records import epoch_record, left_out_record, rewind_record, start_record
-from changefeed.owner.sinks.choice import sink_of
-from changefeed.owner.sinks.driven import DrivenSink, Taken
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.schema.time_zones import check_time_zone
+from changefeed.sink.choice import claim_on
+from changefeed.sink.claim import SinkClaim, Taken
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
 from changefeed.upstream.tikv.client.holds import holds
@@ -52,20 +52,20 @@ from changefeed.upstream.tikv.tidb.snapshot import load_schema
 _REMOVAL_S = 5.0  # of a hold, when a start has failed
 
 
-def open_places(changefeed: Changefeed, secrets_dir: Path | None = None) -> tuple[Store, DrivenSink]:
+def open_state_and_sink(changefeed: Changefeed, secrets_dir: Path | None = None) -> tuple[Store, SinkClaim]:
     """The state and the sink, probed and held until they are released, or for this process's life.
 
     Raises Conflict when another process has them, Unavailable, NeedsHuman.
     """
-    place = places.state_location(changefeed, secrets_dir)
+    location = locations.state_location(changefeed, secrets_dir)
     with ExitStack() as held:
-        with _opening("state", places.STATE_FIELD, changefeed.name):
-            state = open_store(place.uri, places.STATE_FIELD, place.secret)
+        with _opening("state", locations.STATE_FIELD, changefeed.name):
+            state = open_store(location.uri, locations.STATE_FIELD, location.secret)
             held.callback(state.release)
             state.hold()
             probe_store(state)
         with _opening("sink", f"spec.sink.{changefeed.spec.sink.kind}.uri", changefeed.name):
-            sink = sink_of(changefeed, secrets_dir)
+            sink = claim_on(changefeed, secrets_dir)
             held.callback(sink.release)
             sink.open()
         held.pop_all()
@@ -90,16 +90,16 @@ def check_attempt(changefeed: Changefeed, attempt: int, secrets_dir: Path | None
     """Raises Fenced, Superseded when a driver of this resource and attempt must not start (rule 6). Only reads: nothing
     may happen before it.
     """
-    place = places.state_location(changefeed, secrets_dir)
-    state = Log(open_store(place.uri, places.STATE_FIELD, place.secret), places.LOG).read()
-    check_claim(state, changefeed.metadata.uid, attempt, place.uri)
+    location = locations.state_location(changefeed, secrets_dir)
+    state = Log(open_store(location.uri, locations.STATE_FIELD, location.secret), locations.LOG).read()
+    check_claim(state, changefeed.metadata.uid, attempt, location.uri)
 
 
 async def prepare(
     changefeed: Changefeed,
     pd: PdClient,
     state_store: Store,
-    sink: DrivenSink,
+    sink: SinkClaim,
     take_over: bool = False,
     attempt: int = 0,
 ) -> Prepared:
@@ -110,7 +110,7 @@ async def prepare(
     """
     uid, identity = changefeed.metadata.uid, changefeed.identity
     alive = None if isinstance(state_store, LocalStore) else Alive(state_store, uid, changefeed.name)
-    log = Log(state_store, places.LOG)
+    log = Log(state_store, locations.LOG)
     state = await asyncio.to_thread(log.read)
     if state.n:
         check_claim(state, uid, attempt, state_store.uri)
@@ -118,7 +118,7 @@ async def prepare(
         await asyncio.to_thread(alive.check, await pd.pd_ms(), take_over)
     check_same(changefeed, state, pd.cluster_id)
     nonce = secrets.token_hex(8)
-    safepoint = Safepoint(pd, places.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
+    safepoint = Safepoint(pd, locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
     restart = due_restart(changefeed, state)
     if state.n == 0:
         start_ts = changefeed.spec.start_ts if changefeed.spec.start_ts is not None else await pd.tso()
@@ -155,7 +155,7 @@ async def prepare(
         state = log.state
     if alive:
         await asyncio.to_thread(alive.refresh, state.epoch.number, await pd.pd_ms())
-    run_folder = RunFolder(state_store.place, state.epoch.number, nonce)
+    run_folder = RunFolder(state_store.location, state.epoch.number, nonce)
     prepared = Prepared(
         changefeed=changefeed,
         pd=pd,
@@ -164,7 +164,7 @@ async def prepare(
         state=state,
         nonce=nonce,
         codec=f"{sink.fingerprint} {filter_fingerprint(changefeed.spec.filter)}".strip(),
-        state_location=state_store.place,
+        state_location=state_store.location,
         sink=sink,
         schema=schema,
         tables=tables,
@@ -176,13 +176,13 @@ async def prepare(
     return prepared
 
 
-def _check_selected(state: State, sink: DrivenSink, selected: Set[int], schema: SchemaHistory) -> None:
+def _check_selected(state: State, sink: SinkClaim, selected: Set[int], schema: SchemaHistory) -> None:
     if not sink.may_leave_out:
         check_plans_are_selected(state, selected, schema)
     check_copies_are_selected(state, selected)
 
 
-async def _leave_out(log: Log, sink: DrivenSink, selected: Set[int]) -> State:
+async def _leave_out(log: Log, sink: SinkClaim, selected: Set[int]) -> State:
     """Nothing is planned of what is not selected, where that may be."""
     if sink.may_leave_out and (left_out := unselected(log.state, selected)):
         await asyncio.to_thread(log.append, left_out_record(log.state, left_out))
@@ -237,7 +237,7 @@ async def makes_hold(changefeed: Changefeed, pd: PdClient, attempt: int) -> bool
     if attempt:
         return False
     try:
-        return places.service_id(changefeed) not in {hold.name for hold in await holds(pd)}
+        return locations.service_id(changefeed) not in {hold.name for hold in await holds(pd)}
     except ChangefeedError:
         return False
 

@@ -14,10 +14,10 @@ from changefeed.owner.pace import pace_of
 from changefeed.owner.planning.plan_entries import Table
 from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.owner.pulling.quota import segment_bytes
-from changefeed.owner.sinks.driven import DrivenSink, Taken
 from changefeed.puller.task import Limits, PullerJob
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.claim import SinkClaim, Taken
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.tikv.client.access import Access
 from changefeed.upstream.tikv.client.pd import PdClient
@@ -36,7 +36,7 @@ class Prepared:
     nonce: str
     codec: str
     state_location: Location
-    sink: DrivenSink
+    sink: SinkClaim
     schema: SchemaHistory
     tables: dict[int, TableInfo]  # by physical id, which is the dispatcher's
     run_folder: RunFolder

@@ -19,14 +19,14 @@ class Memory(NamedTuple):
 
     puller: int
     seq: int
-    place: SlotAddress
+    address: SlotAddress
 
     @classmethod
     def from_proto(cls, puller: int, meta: pb.SegmentMeta) -> Memory | None:
         if not meta.HasField("slot"):
             return None
         slot = meta.slot
-        place = SlotAddress(
+        address = SlotAddress(
             pid=slot.pid,
             file=slot.file,
             token=slot.token,
@@ -37,7 +37,7 @@ class Memory(NamedTuple):
             host=slot.host,
             address=slot.address,
         )
-        return cls(puller, meta.seq, place)
+        return cls(puller, meta.seq, address)
 
 
 @dataclass
@@ -127,10 +127,10 @@ class KnownFiles:
         if file.memory is not None:
             self._to_free[uri] = None
 
-    def place(self, uri: str) -> SlotAddress | None:
+    def address(self, uri: str) -> SlotAddress | None:
         """Where in memory a task is to read it; None: in its file."""
         file = self._files[uri]
-        return None if file.is_archived or file.memory is None else file.memory.place
+        return None if file.is_archived or file.memory is None else file.memory.address
 
     def is_readable(self, uri: str) -> bool:
         return self._files[uri].is_readable

@@ -44,7 +44,7 @@ class StoredRows:
         return SegmentSlice(
             uri=segment.uri,
             size=segment.size,
-            slot=self._spans.files.place(segment.uri),
+            slot=self._spans.files.address(segment.uri),
             run=run,
             seq=segment.seq,
             first_batch=segment.first_batch,

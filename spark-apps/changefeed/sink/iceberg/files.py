@@ -21,7 +21,7 @@ from changefeed.model.position import OP_DELETE, OP_UPDATE
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Entry
 from changefeed.sink.iceberg.layout import deletes_file
-from changefeed.sink.iceberg.shape import file_schema, key_of
+from changefeed.sink.iceberg.shape import file_schema, identifier_columns
 from changefeed.sink.records import Records
 from changefeed.sink.spool import Spool
 from changefeed.sink.stages import CpuTime
@@ -101,7 +101,7 @@ def _settled(
     chunks = [records for records in chunks if len(records.op)]
     if not chunks:
         return None, None
-    names = [column.name for column in key_of(entry.table)]
+    names = [column.name for column in identifier_columns(entry.table)]
     rows = pa.concat_tables([_shown(records, records.columns, schema) for records in chunks])
     op = np.concatenate([records.op for records in chunks])
     updates = np.flatnonzero(op == OP_UPDATE)

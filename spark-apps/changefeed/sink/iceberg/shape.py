@@ -41,7 +41,7 @@ def field_id(column: ColumnInfo) -> int:
 def file_schema(table: TableInfo, columns: Sequence[ColumnInfo], *, upsert: bool) -> pa.Schema:
     """Of a data file: the fields of `sink.typed`, with ids; without the two that are ours when rows are upserted."""
     ids = _OURS | {column.name: field_id(column) for column in columns}
-    keys = {column.name for column in key_of(table)} if upsert else set()
+    keys = {column.name for column in identifier_columns(table)} if upsert else set()
     fields = [field for field in schema_of(table, columns) if not (upsert and field.name in _OURS)]
     return pa.schema(
         [field.with_metadata({_ID: str(ids[field.name])}).with_nullable(field.name not in keys) for field in fields]
@@ -51,11 +51,11 @@ def file_schema(table: TableInfo, columns: Sequence[ColumnInfo], *, upsert: bool
 def table_schema(table: TableInfo, *, upsert: bool, schema_id: int = 0) -> Schema:
     """Raises NeedsHuman for a table that can't be one."""
     found = pyarrow_to_schema(file_schema(table, table.output_columns, upsert=upsert))
-    keys = [field_id(column) for column in key_of(table)] if upsert else []
+    keys = [field_id(column) for column in identifier_columns(table)] if upsert else []
     return Schema(*found.fields, schema_id=schema_id, identifier_field_ids=keys)
 
 
-def key_of(table: TableInfo) -> tuple[ColumnInfo, ...]:
+def identifier_columns(table: TableInfo) -> tuple[ColumnInfo, ...]:
     """The columns of the primary key, by which rows of an upserted table are told apart.
 
     Raises NeedsHuman when there is none that could be.

@@ -147,7 +147,7 @@ class _TableSnapshot:
             for number, (writer, files) in enumerate(((ManifestWriterV2, added.rows), (_DeletesWriter, added.deletes)))
             if files
         ]
-        path = self._place(f"snap-{self._id}-0-{self._uuid}.avro")
+        path = self._location(f"snap-{self._id}-0-{self._uuid}.avro")
         with write_manifest_list(
             2, self._table.io.new_output(path), self._id, self._parent_id, self._sequence, _CODEC
         ) as writer:
@@ -168,11 +168,11 @@ class _TableSnapshot:
     def _parent_id(self) -> int | None:
         return self._parent.snapshot_id if self._parent else None
 
-    def _place(self, name: str) -> str:
+    def _location(self, name: str) -> str:
         return self._table.location_provider().new_metadata_location(name)
 
     def _manifest(self, number: int, kind: type[ManifestWriterV2], files: Sequence[DataFile]) -> ManifestFile:
-        output = self._table.io.new_output(self._place(f"{self._uuid}-m{number}.avro"))
+        output = self._table.io.new_output(self._location(f"{self._uuid}-m{number}.avro"))
         with kind(plain_spec(self._table), self._table.schema(), output, self._id, _CODEC) as writer:
             for file in files:
                 writer.add(

@@ -67,6 +67,7 @@ from pyiceberg.table.update import (
 
 from changefeed.errors import NeedsHuman, SinkOwned
 from changefeed.objectstore.patience import Patience
+from changefeed.sink.iceberg.endpoint import TableName, told
 from changefeed.sink.iceberg.marks import (
     DONE,
     EPOCH,
@@ -81,7 +82,6 @@ from changefeed.sink.iceberg.marks import (
     snapshot_property,
     version_of,
 )
-from changefeed.sink.iceberg.place import TableName, told
 
 _SETTINGS = {
     "write.metadata.delete-after-commit.enabled": "true",

@@ -20,7 +20,7 @@ from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Claim, Entry, Surroundings, Written
 from changefeed.sink.kafka.client import Cluster
-from changefeed.sink.kafka.codec.choice import codec_of
+from changefeed.sink.kafka.codec.choice import message_codec
 from changefeed.sink.kafka.codec.cloud_events import CloudEvents
 from changefeed.sink.kafka.codec.large import Limit, encoded, keeper
 from changefeed.sink.kafka.codec.message import MessageCodec, Messages, Source
@@ -54,7 +54,7 @@ class KafkaJob:
     and of an entry that was refused there is nothing that a retry could differ from.
     """
 
-    place: KafkaEndpoint
+    endpoint: KafkaEndpoint
     exactly_once: bool
     case_sensitive: bool
     registry: RegistryEndpoint | None = None
@@ -75,7 +75,7 @@ class KafkaWriter:
 
     def __init__(self, job: KafkaJob, around: Surroundings) -> None:
         self._job = job
-        self._cluster = job.place.cluster()
+        self._cluster = job.endpoint.cluster()
         self._patience = around.patience
         self._encoder = MessageEncoder(job, self._cluster, around.patience)
         if job.exactly_once:
@@ -169,7 +169,7 @@ class MessageEncoder:
         partitions = self._partitions_of(records, rows, topic, rule)
         is_framed = isinstance(codec, OpenProtocol)
         if is_framed:
-            rows, partitions = frame(rows, partitions, _BATCH_ROWS, self._job.place.max_message_bytes)
+            rows, partitions = frame(rows, partitions, _BATCH_ROWS, self._job.endpoint.max_message_bytes)
         if (events := encoding.cloud_events) is not None:
             name, subject = f"{entry.id.plan}-{entry.id.entry}", f"{table.schema_name}.{table.name}"
             if is_framed:
@@ -186,8 +186,8 @@ class MessageEncoder:
                     return known
             options, time_zone = entry.options, entry.time_zone
             made = Encoding(
-                rules_of(options, self._job.place.topic, self._job.case_sensitive),
-                codec_of(options, time_zone, self._number_of),
+                rules_of(options, self._job.endpoint.topic, self._job.case_sensitive),
+                message_codec(options, time_zone, self._number_of),
                 cloud_events(options, entry.claim.changefeed),
             )
             self._encodings.append((options, time_zone, made))
@@ -214,7 +214,7 @@ def _limit_of(job: KafkaJob, patience: Patience) -> Limit:
     if (uri := job.claim_check_uri) is not None:
         where = "spec.sink.kafka.largeMessages.claimCheckUri"
         keep = keeper(open_store(uri, where, job.claim_check_secret), patience)
-    return Limit(job.place.max_message_bytes, job.large_messages, keep)
+    return Limit(job.endpoint.max_message_bytes, job.large_messages, keep)
 
 
 def _known(cluster: Cluster, topic: str) -> int:
@@ -294,6 +294,6 @@ def codec_for(job: KafkaJob, options: Mapping[str, Any], time_zone: str) -> Mess
     """Of the driver's own messages, none of which has a schema in a registry."""
 
     def number_of(subject: str, schema: str) -> int:
-        raise AssertionError(f"{job.place.uri}: the driver writes no rows")
+        raise AssertionError(f"{job.endpoint.uri}: the driver writes no rows")
 
-    return codec_of(options, time_zone, number_of)
+    return message_codec(options, time_zone, number_of)

@@ -32,7 +32,7 @@ from changefeed.sink.contract import Claim, EntryId
 from changefeed.sink.kafka.client import Cluster, error_of, raised
 from changefeed.sink.kafka.codec.message import Messages
 from changefeed.sink.kafka.producer import Sender
-from changefeed.sink.kafka.progress import ClaimVerdict, ProgressRecord, decide, decode, encode, key_of
+from changefeed.sink.kafka.progress import ClaimVerdict, ProgressRecord, decide, decode, encode, progress_key
 
 T = TypeVar("T")
 
@@ -57,9 +57,9 @@ class ExactlyOnce:
     ) -> None:
         """`progress`: the compacted topic, and how many partitions it has."""
         self._cluster, self._claim, self._patience = cluster, claim, patience
-        self._key = key_of(claim)
+        self._key = progress_key(claim)
         topic, partitions = progress
-        self._place = TopicPartition(topic, zlib.crc32(self._key) % partitions)
+        self._partition = TopicPartition(topic, zlib.crc32(self._key) % partitions)
         timeouts = {"transaction.timeout.ms": transaction_s * 1000, "message.timeout.ms": transaction_s * 1000}
         self._sender = Sender(cluster, patience, f"{claim.changefeed}.{claim.dispatcher}", **timeouts)
         self._found: ProgressRecord | None = None
@@ -75,7 +75,7 @@ class ExactlyOnce:
         claim = self._claim
         if self._is_first:
             self._sender.call(self._sender.producer.init_transactions)
-            self._found = read_progress(self._cluster, self._place, self._key, self._patience)
+            self._found = read_progress(self._cluster, self._partition, self._key, self._patience)
         verdict = decide(self._found, claim, entry)
         if self._is_first:
             self._sender.producer.begin_transaction()
@@ -107,7 +107,7 @@ class ExactlyOnce:
     def _commit(self, progress: ProgressRecord) -> None:
         message = Messages(pa.array([self._key], pa.binary()), pa.array([encode(progress)], pa.binary()))
         try:
-            self._sender.send(self._place.topic, message, np.array([self._place.partition], np.int32))
+            self._sender.send(self._partition.topic, message, np.array([self._partition.partition], np.int32))
             self._sender.flush()
             self._sender.call(self._sender.producer.commit_transaction)
         except BaseException:
@@ -116,15 +116,15 @@ class ExactlyOnce:
         self._found = progress
 
 
-def read_progress(cluster: Cluster, place: TopicPartition, key: bytes, patience: Patience) -> ProgressRecord | None:
+def read_progress(cluster: Cluster, partition: TopicPartition, key: bytes, patience: Patience) -> ProgressRecord | None:
     """The last committed message of the key; None when there is none.
 
     A read_committed reader gets as far as the first transaction that is open, maybe another dispatcher's, and our
     message may stand behind it. So the end is the one that read_uncommitted readers see, and that is waited for: until
     the other one is committed, claimed from, or aborted by the broker.
     """
-    where = f"Kafka at {cluster.brokers}, topic {place.topic}"
-    end = patience.call(where, lambda: _asked(where, lambda: _end(cluster, place)))
+    where = f"Kafka at {cluster.brokers}, topic {partition.topic}"
+    end = patience.call(where, lambda: _asked(where, lambda: _end(cluster, partition)))
     config = cluster.client_config() | {
         "group.id": "changefeed-progress",  # asked for by the client; nothing is committed to it
         "isolation.level": "read_committed",
@@ -135,23 +135,23 @@ def read_progress(cluster: Cluster, place: TopicPartition, key: bytes, patience:
     }
     consumer = Consumer(config)
     try:
-        return patience.call(where, lambda: _asked(where, lambda: _last(where, consumer, place, key, end)))
+        return patience.call(where, lambda: _asked(where, lambda: _last(where, consumer, partition, key, end)))
     finally:
         consumer.close()
 
 
-def _end(cluster: Cluster, place: TopicPartition) -> int:
-    asked = {TopicPartition(place.topic, place.partition): OffsetSpec.latest()}
+def _end(cluster: Cluster, partition: TopicPartition) -> int:
+    asked = {TopicPartition(partition.topic, partition.partition): OffsetSpec.latest()}
     admin = AdminClient(cluster.client_config() | {"log_level": 0})
     answer = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_CALL_S)
     (found,) = answer.values()
     return int(found.result().offset)
 
 
-def _last(where: str, consumer: Consumer, place: TopicPartition, key: bytes, end: int) -> ProgressRecord | None:
-    consumer.assign([TopicPartition(place.topic, place.partition, 0)])
+def _last(where: str, consumer: Consumer, partition: TopicPartition, key: bytes, end: int) -> ProgressRecord | None:
+    consumer.assign([TopicPartition(partition.topic, partition.partition, 0)])
     last: bytes | None = None
-    while consumer.position([place])[0].offset < end:
+    while consumer.position([partition])[0].offset < end:
         message = consumer.poll(_CALL_S)
         if message is None:
             raise Transient(f"{where}: a transaction is open before offset {end}.")

@@ -44,7 +44,7 @@ def decide(found: ProgressRecord | None, claim: Claim, entry: EntryId) -> ClaimV
     return ClaimVerdict.WRITE if found.done is None or found.done < entry else ClaimVerdict.SKIP
 
 
-def key_of(claim: Claim) -> bytes:
+def progress_key(claim: Claim) -> bytes:
     """Of the messages that say how far the dispatcher's rows are written."""
     return f"{claim.changefeed}/{claim.dispatcher}".encode()
 

@@ -49,9 +49,9 @@ class RegistryEndpoint:
 class SchemaRegistry:
     """Any thread's. Numbers that it has been told are kept: a schema's never changes."""
 
-    def __init__(self, place: RegistryEndpoint, patience: Patience) -> None:
-        self._place, self._patience = place, patience
-        self._where = f"The schema registry at {place.uri}"
+    def __init__(self, endpoint: RegistryEndpoint, patience: Patience) -> None:
+        self._endpoint, self._patience = endpoint, patience
+        self._where = f"The schema registry at {endpoint.uri}"
         self._lock = threading.Lock()
         self._numbers: dict[tuple[str, str], int] = {}
 
@@ -87,7 +87,7 @@ class SchemaRegistry:
         self, subject: str, ask: Callable[[SchemaRegistryClient], Any], conflicts: Iterator[int] | None = None
     ) -> Any:
         # A client for each: schemas are few, and Secrets may be replaced between two attempts.
-        client, secrets = _opened(self._where, self._place)
+        client, secrets = _opened(self._where, self._endpoint)
         with self._lock, client:
             try:
                 return ask(client)
@@ -95,16 +95,18 @@ class SchemaRegistry:
                 raise _meant(self._where, subject, secrets, failure, conflicts or count(1)) from None
 
 
-def _opened(where: str, place: RegistryEndpoint) -> tuple[SchemaRegistryClient, tuple[str, ...]]:
+def _opened(where: str, endpoint: RegistryEndpoint) -> tuple[SchemaRegistryClient, tuple[str, ...]]:
     """A client that neither waits nor tries again, and the secrets that it has. Raises Refused."""
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
-    config: dict[str, Any] = {"url": place.uri, "timeout": _TIMEOUT_S, "max.retries": 0}
-    if place.tls is not None:
-        tls_context(place.tls)  # says what is wrong with the files
+    config: dict[str, Any] = {"url": endpoint.uri, "timeout": _TIMEOUT_S, "max.retries": 0}
+    if endpoint.tls is not None:
+        tls_context(endpoint.tls)  # says what is wrong with the files
         names = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
-        config |= {name: str(file) for name, file in zip(names, tls_files(place.tls), strict=True) if file is not None}
-    access, secrets = ({}, ()) if place.secret is None else _access(where, place.secret)
+        config |= {
+            name: str(file) for name, file in zip(names, tls_files(endpoint.tls), strict=True) if file is not None
+        }
+    access, secrets = ({}, ()) if endpoint.secret is None else _access(where, endpoint.secret)
     try:
         return SchemaRegistryClient(config | access), secrets
     except ValueError as failure:

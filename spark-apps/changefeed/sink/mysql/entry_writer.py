@@ -41,14 +41,14 @@ class MysqlEndpoint:
 class MysqlJob:
     """Implements SinkJob."""
 
-    place: MysqlEndpoint
+    endpoint: MysqlEndpoint
     options: Options
 
     def mounting(self, options: Mapping[str, Any], time_zone: str) -> Mounting:
         return Mounting("UTC", with_old=True)
 
     def open(self, around: Surroundings) -> Lanes:
-        sink = MysqlSink(self.place.server(), self.options, around.patience)
+        sink = MysqlSink(self.endpoint.server(), self.options, around.patience)
         return Lanes(MysqlWriter(sink, self.options), around)
 
 

@@ -1,121 +1,94 @@
-"""A sink has one owner (rule 7): the claim object beside `metadata` says which changefeed owns the files."""
+"""Files in an object store: a claim records the owner (rule 7), and each generation has its own folder."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
-from changefeed.errors import Conflict, NeedsHuman, NotFound, OutputConflict, SinkOwned
-from changefeed.objectstore import ObjectStore
-from changefeed.objectstore.once import create_bytes
+from changefeed.errors import Unavailable
+from changefeed.log.state import State
+from changefeed.objectstore.open import Store, open_store, probe_store
 from changefeed.objectstore.patience import Patience
-from changefeed.sink.storage.layout import CLAIM, is_published
+from changefeed.sink.claim import SinkClaim, Taken, Versions
+from changefeed.sink.contract import SinkDriver
+from changefeed.sink.storage.claim_object import check_free, claim
+from changefeed.sink.storage.codec.choice import file_codec
+from changefeed.sink.storage.driver import StorageDriver
+from changefeed.sink.storage.event_sink import StorageJob
+from changefeed.sink.storage.expiration import is_expired
+from changefeed.sink.storage.layout import Layout
+from changefeed.sink.storage.location import SINK_FIELD, generation_folder, sink_location
+from changefeed.sink.storage.metadata import published
+from changefeed.sink.storage.schema_file import write_schema_file
+from changefeed.spec.model import Changefeed
+from changefeed.spec.parse import effective
 
 
-def check_free(store: ObjectStore, uid: str, state_uri: str) -> None:
-    """Find out whether the sink is this changefeed's or nobody's; writes nothing.
+class StorageClaim(SinkClaim):
+    """Holds the sink by an object beside `metadata`."""
 
-    Raises NeedsHuman (SinkOwned) when another changefeed has it, or when it holds files that nobody claimed.
+    in_order = False
+    outputs: Layout
+
+    def __init__(self, changefeed: Changefeed, secrets_dir: Path | None = None) -> None:
+        location = sink_location(changefeed, secrets_dir)
+        self._options = effective(changefeed)["spec"]["sink"]["storage"]
+        self.store = open_store(location.uri, SINK_FIELD, location.secret)
+        self.folder = self.store  # of the generation that is written
+        self.uri = self.folder.uri
+        self.outputs = Layout.of(self._options)
+        self.fingerprint = file_codec(self._options).fingerprint
+        self.file_size = changefeed.storage.file_size
+
+    def open(self) -> None:
+        self.store.hold()
+        probe_store(self.store)
+
+    def check_free(self, state: State, identity: str, state_uri: str) -> None:
+        check_free(self.store, state.uid or identity, state_uri)
+
+    def check_rewind(self, state: State, state_uri: str) -> None:
+        folder = generation_folder(self.store, state.generation + 1)
+        probe_store(folder)
+        check_free(folder, state.uid, state_uri)
+
+    def check_newest(self, taken: Taken) -> None:
+        check_newest(taken.state, taken.state_uri, generation_folder(self.store, taken.state.generation))
+
+    def settle_in(self, taken: Taken, tables: Versions) -> None:
+        state = taken.state
+        self.folder = generation_folder(self.store, state.generation)
+        self.uri = self.folder.uri
+        self.folder.clean_leftovers()
+        claim(self.folder, state.uid, taken.state_uri, generation=state.generation)
+        for dispatcher, table, version, is_new in tables:
+            if is_new:
+                table_id = dispatcher if self.outputs.by_id else None
+                write_schema_file(self.folder, table, version, table_id=table_id)
+
+    def job(self) -> StorageJob:
+        return StorageJob(self.folder.location)
+
+    def driver(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> SinkDriver:
+        return StorageDriver(self.folder, poll_fence, patience, by_id=self.outputs.by_id)
+
+    def expired(self, before: str) -> Iterator[Callable[[], None]]:
+        return (partial(self.folder.delete, path) for path, _ in self.folder.list() if is_expired(path, before))
+
+    def release(self) -> None:
+        self.store.release()
+
+
+def check_newest(state: State, state_uri: str, sink: Store) -> None:
+    """What is published is in the log (rule 11). So where more is published this is not all of the log: a listing of
+    the store is stale and hides the newest snapshot, or somebody put an older log there. Only of a claimed log: of
+    another driver that still ran, more could be published since it was read.
     """
-    if not is_mine(store, uid, state_uri):
-        _refuse_unclaimed(store)
-
-
-def is_mine(store: ObjectStore, uid: str, state_uri: str) -> bool:
-    """Whether this changefeed has claimed the sink; False: nobody has. Raises NeedsHuman when another one has."""
-    try:
-        store.get(CLAIM)
-    except NotFound:
-        return False
-    _check_mine(store, uid, state_uri)
-    return True
-
-
-def claim(store: ObjectStore, uid: str, state_uri: str, patience: Patience | None = None, generation: int = 1) -> None:
-    """Make the sink this changefeed's own, or find that it is. Before the first other write. Raises as `check_free`.
-
-    `generation`: whose folder it is.
-    """
-    check_free(store, uid, state_uri)
-    take(store, uid, state_uri, patience, generation)
-
-
-def take(store: ObjectStore, uid: str, state_uri: str, patience: Patience | None = None, generation: int = 1) -> None:
-    """`claim` of a sink whatever files it holds."""
-    try:
-        create_bytes(store, CLAIM, claim_body(uid, state_uri, generation), patience)
-    except OutputConflict:
-        _check_mine(store, uid, state_uri)
-
-
-def claim_body(uid: str, state_uri: str, generation: int) -> bytes:
-    said: dict[str, object] = {"uid": uid, "stateUri": state_uri}
-    return json.dumps(said | ({"generation": generation} if generation > 1 else {})).encode()
-
-
-@dataclass(frozen=True)
-class SinkClaim:
-    """What the claim object of a sink says, as it was read."""
-
-    uid: str
-    state_uri: str
-    etag: str
-
-
-def read_claim(store: ObjectStore) -> SinkClaim:
-    """Whose the sink is. Raises NeedsHuman when it is nobody's."""
-    try:
-        found = store.get(CLAIM)
-    except NotFound:
-        raise NeedsHuman(
-            f"{store.uri} belongs to no changefeed: it has no {CLAIM}.",
-            "Look at spec.sink.storage.uri. An empty sink need not be adopted.",
-        ) from None
-    said = _parsed(store, found.body)
-    return SinkClaim(said["uid"], said["stateUri"], found.etag)
-
-
-def hand_over(store: ObjectStore, before: SinkClaim, state_uri: str, generation: int) -> None:
-    """Make the sink that of the state at `state_uri`, if it still is as in `before`, or is that already.
-
-    Raises Conflict when somebody else has changed it meanwhile.
-    """
-    now = read_claim(store)
-    if (now.uid, now.state_uri) == (before.uid, state_uri):
-        return
-    if (now.uid, now.state_uri) != (before.uid, before.state_uri):
-        raise Conflict(f"{CLAIM} in {store.uri} was changed by someone else.", "Find out who did, then start again.")
-    store.swap(CLAIM, claim_body(before.uid, state_uri, generation), now.etag)
-
-
-def _refuse_unclaimed(store: ObjectStore) -> None:
-    foreign = next((path for path, _ in store.list() if is_published(path)), None)
-    if foreign is not None:
-        raise SinkOwned(
-            f"SinkOwned: {store.uri} holds {foreign}, written by TiCDC or by a changefeed whose claim is gone.",
-            "Choose an empty folder as spec.sink.storage.uri, or move the old files away. To go on in a folder that "
-            "TiCDC wrote: changefeed adopt --ticdc.",
+    if (ts := published(sink)) > state.checkpoint_ts:
+        raise Unavailable(
+            f"The log at {state_uri} says that everything up to {state.checkpoint_ts} is written, but {sink.uri} says "
+            f"{ts}.",
+            "The state's store may be serving a stale listing: start again later. If its files were deleted or "
+            "restored, create a new changefeed with another sink.",
         )
-
-
-def _check_mine(store: ObjectStore, uid: str, state_uri: str) -> None:
-    found = _parsed(store, store.get(CLAIM).body)
-    if (found["uid"], found["stateUri"]) != (uid, state_uri):
-        raise SinkOwned(
-            f"SinkOwned: {store.uri} belongs to changefeed {found['uid']} with its state in {found['stateUri']}.",
-            "Choose another folder as spec.sink.storage.uri: two changefeeds can't share one. If that changefeed is "
-            "gone, take its place with changefeed adopt.",
-        )
-
-
-def _parsed(store: ObjectStore, body: bytes) -> dict[str, str]:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not {"uid", "stateUri"} <= found.keys():
-        raise SinkOwned(
-            f"SinkOwned: {CLAIM} in {store.uri} is not a claim: {body[:80]!r}.",
-            "Find out who wrote it, then choose another folder as spec.sink.storage.uri.",
-        )
-    return found

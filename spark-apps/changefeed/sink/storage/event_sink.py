@@ -21,21 +21,21 @@ from changefeed.sink.file_sink import FileSink
 from changefeed.sink.records import Mounting, Records
 from changefeed.sink.spool import Spool
 from changefeed.sink.stages import CpuTime
-from changefeed.sink.storage.codec.choice import codec_of
+from changefeed.sink.storage.codec.choice import file_codec
 
 
 @dataclass(frozen=True)
 class StorageJob:
     """Implements SinkJob."""
 
-    place: Location
+    location: Location
 
     def mounting(self, options: Mapping[str, Any], time_zone: str) -> Mounting:
-        codec, split = codec_of(options), not options["outputRawChangeEvent"]
+        codec, split = file_codec(options), not options["outputRawChangeEvent"]
         return Mounting("UTC" if codec.in_utc else time_zone, codec.halve_updates, codec.with_old, split)
 
     def open(self, around: Surroundings) -> FileSink:
-        store = open_store(self.place.uri, "spec.sink.storage.uri", self.place.secret)
+        store = open_store(self.location.uri, "spec.sink.storage.uri", self.location.secret)
         return FileSink(store, around, _encode_one)
 
 
@@ -52,7 +52,7 @@ def encode_entry(
     Unavailable (no room to spool, until `patience` ends).
     """
     cpu = cpu or CpuTime()
-    codec = codec_of(entry.options)
+    codec = file_codec(entry.options)
     spool = Spool(folder / f"{entry.id.plan}-{entry.id.entry}-{secrets.token_hex(8)}", patience)
     try:
         encoder = codec.open(entry.table, entry.columns, entry.pd_ms)

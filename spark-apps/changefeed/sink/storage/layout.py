@@ -81,10 +81,10 @@ class Layout(Outputs):
         return date_of(self.date_separator, pd_ms, last)
 
     def series(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
-        """The directory but for its date, see `place_of`. By id: each partition has a folder as a table has."""
+        """The directory but for its date, see `directory_stem`. By id: each partition has a folder as a table has."""
         if self.by_id:
             return version_directory(str(dispatcher), table_version)
-        return place_of(table, dispatcher, table_version)
+        return directory_stem(table, dispatcher, table_version)
 
     def next(self, series: str, pd_ms: int, last: Mapping[str, Any]) -> dict[str, Any]:
         date = self.date(pd_ms, last.get("date", ""))
@@ -112,7 +112,7 @@ def table_path(table: TableInfo) -> str:
     return f"{table.schema_name}/{table.name}"
 
 
-def place_of(table: TableInfo, physical_id: int, table_version: int) -> str:
+def directory_stem(table: TableInfo, physical_id: int, table_version: int) -> str:
     """The directory, but for its date, of the rows that stand under `physical_id` in TiKV.
 
     Raises NeedsHuman for a name that can't be a folder.

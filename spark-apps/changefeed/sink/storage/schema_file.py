@@ -76,10 +76,10 @@ class SchemaFile:
 
     @property
     def path(self) -> str:
-        place = f"{self.schema}/{self.table}" if self.table else self.schema
+        directory = f"{self.schema}/{self.table}" if self.table else self.schema
         if self.table_id is not None:
-            place = str(self.table_id)
-        return schema_file(place, self.table_version, self.checksum)
+            directory = str(self.table_id)
+        return schema_file(directory, self.table_version, self.checksum)
 
     @property
     def checksum(self) -> int:

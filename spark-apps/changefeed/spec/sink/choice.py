@@ -82,7 +82,7 @@ class SinkSpec(Section):
         return str(getattr(getattr(self, self.kind), "uri", f"{self.kind}://"))
 
 
-def sink_of(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def kind_and_options(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """The kind of sink that an effective resource has, and its options."""
     (kind, options), *_ = config["spec"]["sink"].items()
     return kind, options

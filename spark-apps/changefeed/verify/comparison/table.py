@@ -23,7 +23,7 @@ from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.ledger import RegionsOfLedger, TableLedger, TableShape
 from changefeed.verify.comparison.oracles import ChangeDifferences, Replay, UpstreamChange
 from changefeed.verify.result import ChangesVerdict
-from changefeed.verify.upstream.expected import images, key_of, shape_of, written_values
+from changefeed.verify.upstream.expected import images, key_indexes, shape_of, written_values
 from changefeed.verify.upstream.history import SCAN_SCHEMA, Collected, read_history
 from changefeed.verify.upstream.lives import Life
 from changefeed.verify.upstream.sample import first_misread
@@ -79,7 +79,7 @@ class TableCheck:
         self._selection = Selection.of(subject.config, info)
         written = self._selection.columns
         self._shape = shape_of(info, written, self._format.choice)
-        self._key = key_of(info, written, self._format.split_updates)
+        self._key = key_indexes(info, written, self._format.split_updates)
         self._stored_columns = StoredColumns.of(info, life.from_ts, life.states)
         self._replaced: set[str] = set()  # columns that have U+FFFD for other bytes
         names = self._shape.names

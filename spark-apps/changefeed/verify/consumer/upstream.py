@@ -15,7 +15,7 @@ from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.row.defaults import absent_value
 from changefeed.verify.upstream.definitions import SettledSchema
-from changefeed.verify.upstream.expected import key_of, written_values
+from changefeed.verify.upstream.expected import key_indexes, written_values
 from changefeed.verify.upstream.standing import rows_at
 
 
@@ -54,7 +54,7 @@ class UpstreamTables:
 
     def written(self, info: TableInfo) -> WrittenColumns:
         selection = Selection.of(self._config, info)
-        key = key_of(info, selection.columns, self._how.split_updates)
+        key = key_indexes(info, selection.columns, self._how.split_updates)
         return WrittenColumns(selection.columns, tuple(key), selection.rows.keeps_all)
 
     def default(self, column: ColumnInfo) -> Any:

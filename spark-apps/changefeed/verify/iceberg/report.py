@@ -19,15 +19,15 @@ from pyiceberg.table import Table
 
 from changefeed.log.state import State
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.sinks.driven import name_of
-from changefeed.owner.sinks.iceberg import place_of
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.sink.iceberg.ddl_sink import TRUNCATED
+from changefeed.sink.claim import identity_downstream
+from changefeed.sink.iceberg.claim import iceberg_endpoint
+from changefeed.sink.iceberg.driver import TRUNCATED
+from changefeed.sink.iceberg.endpoint import IcebergEndpoint, told
 from changefeed.sink.iceberg.marks import LOG
-from changefeed.sink.iceberg.place import IcebergEndpoint, told
-from changefeed.sink.iceberg.shape import COMMIT_TS_ID, OP_ID, field_id, key_of
+from changefeed.sink.iceberg.shape import COMMIT_TS_ID, OP_ID, field_id, identifier_columns
 from changefeed.sink.typed import type_of
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.tikv.client.pd import PdClient
@@ -46,14 +46,14 @@ async def verify(
     changefeed: Changefeed, secrets_dir: Path | None = None, progress: ReadingProgress | None = None
 ) -> RowsVerdict:
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
-    place = place_of(changefeed, secrets_dir)
+    endpoint = iceberg_endpoint(changefeed, secrets_dir)
     spec = changefeed.spec.sink.iceberg
     assert spec is not None, "the sink is iceberg"
     async with at_rest(changefeed, secrets_dir, progress or NoProgress()) as feed:
-        catalog = await asyncio.to_thread(Patience().call, place.catalog_uri, place.open)
+        catalog = await asyncio.to_thread(Patience().call, endpoint.catalog_uri, endpoint.open)
         try:
             async with _held(feed.pd, feed.state) as knows_start:
-                await _compare(feed, _Lake(place, catalog, spec.mode == "upsert", knows_start))
+                await _compare(feed, _Lake(endpoint, catalog, spec.mode == "upsert", knows_start))
         finally:
             catalog.close()
         return feed.result
@@ -63,15 +63,15 @@ async def verify(
 class _Lake:
     """`knows_start`: the upstream still has what stood at startTs."""
 
-    place: IcebergEndpoint
+    endpoint: IcebergEndpoint
     catalog: Catalog
     upsert: bool
     knows_start: bool
 
     def table(self, info: TableInfo) -> Table | None:
-        with told(self.place.catalog_uri):
+        with told(self.endpoint.catalog_uri):
             try:
-                return self.catalog.load_table(self.place.name(info))
+                return self.catalog.load_table(self.endpoint.name(info))
             except NoSuchTableError:
                 return None
 
@@ -134,11 +134,11 @@ class _IcebergTable:
 
     def _key(self) -> list[int]:
         if self._lake.upsert:
-            return [self._columns.index(column) for column in key_of(self._info)]
-        return expected.key_of(self._info, self._columns, split_updates=True)
+            return [self._columns.index(column) for column in identifier_columns(self._info)]
+        return expected.key_indexes(self._info, self._columns, split_updates=True)
 
     def _problem(self, table: Table) -> str | None:
-        if table.metadata.properties.get(LOG) != name_of(self._feed.state):
+        if table.metadata.properties.get(LOG) != identity_downstream(self._feed.state):
             return f"{'.'.join(table.name())} does not belong to this changefeed."
         ids = {field.field_id: field.name for field in table.schema().fields}
         lacking = [column.name for column in self._columns if ids.get(field_id(column)) != column.name]
@@ -147,7 +147,7 @@ class _IcebergTable:
     def _parts(self, table: Table, key: list[int]) -> Iterator[FileRows]:
         ours = [] if self._lake.upsert else [OP_ID, COMMIT_TS_ID]
         fields = [field_id(column) for column in self._columns]
-        with told(self._lake.place.catalog_uri):
+        with told(self._lake.endpoint.catalog_uri):
             yield from parts(table, ours + fields, [fields[number] for number in key])
 
     def _add(self, rows: ReplayedComparison, part: FileRows, key: list[int]) -> None:

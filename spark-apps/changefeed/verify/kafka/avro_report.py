@@ -16,10 +16,10 @@ import duckdb
 import pyarrow as pa
 
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.sinks.kafka import place_of, registry_of
 from changefeed.reading.failures import Break
 from changefeed.reading.progress import ReadingProgress
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink.kafka.claim import kafka_endpoint, registry_endpoint
 from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.codec.avro.schema import EXTENSION, field_names
 from changefeed.sink.kafka.options import rules_of
@@ -42,10 +42,10 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: Rea
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
     spec = changefeed.spec.sink.kafka
     assert spec is not None, "the sink is kafka"
-    place, registry = place_of(changefeed, secrets_dir), registry_of(spec, secrets_dir)
+    endpoint, registry = kafka_endpoint(changefeed, secrets_dir), registry_endpoint(spec, secrets_dir)
     assert registry is not None, "avro has one"
-    rules = rules_of(spec.model_dump(mode="json", by_alias=True), place.topic, changefeed.spec.filter.case_sensitive)
-    topics = _AvroTopics(place.cluster(), rules, SchemaRegistry(registry, Patience()))
+    rules = rules_of(spec.model_dump(mode="json", by_alias=True), endpoint.topic, changefeed.spec.filter.case_sensitive)
+    topics = _AvroTopics(endpoint.cluster(), rules, SchemaRegistry(registry, Patience()))
     async with at_rest(changefeed, secrets_dir, progress) as feed, held(feed.pd, feed.state.from_ts, "startTs"):
         progress.stage("the upstream's DDLs")
         lives = await lives_of(feed.state, feed.pd, feed.state.checkpoint_ts)

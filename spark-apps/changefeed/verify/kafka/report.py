@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from changefeed.owner.places import LOG
-from changefeed.owner.sinks.kafka import place_of
+from changefeed.owner.locations import LOG
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.reading.rows.formats import Formats, read_formats
+from changefeed.sink.kafka.claim import kafka_endpoint
 from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.options import rules_of
 from changefeed.sink.kafka.topics import partitions_of
@@ -42,8 +42,10 @@ async def verify(
     state = recorded.read()
     config = state.epoch.config
     formats = read_formats(recorded.store, LOG, config["spec"])
-    place = place_of(changefeed, secrets_dir)
-    rules = rules_of(config["spec"]["sink"]["kafka"], place.topic, config["spec"]["filter"].get("caseSensitive", False))
+    endpoint = kafka_endpoint(changefeed, secrets_dir)
+    rules = rules_of(
+        config["spec"]["sink"]["kafka"], endpoint.topic, config["spec"]["filter"].get("caseSensitive", False)
+    )
     result = MessagesVerdict(checkpoint_ts=str(state.checkpoint_ts))
     async with upstream_of(changefeed, secrets_dir) as pd:
         check_cluster(pd, state)
@@ -57,8 +59,8 @@ async def verify(
             with tempfile.TemporaryDirectory(prefix="changefeed-verify-") as folder:
                 ledger = TableLedger(Path(folder))
                 try:
-                    check = _TopicsCheck(subject, result, formats, ledger, place.cluster(), topics)
-                    await asyncio.to_thread(check.read, {place.topic, *topics.values()})
+                    check = _TopicsCheck(subject, result, formats, ledger, endpoint.cluster(), topics)
+                    await asyncio.to_thread(check.read, {endpoint.topic, *topics.values()})
                     await check.tables(lives)
                     check.resolved(recorded)
                 finally:
@@ -117,37 +119,37 @@ class _TopicsCheck:
     def _check_told(self, lives: Lives) -> None:
         """Of each DDL, by the name of a table that it is about."""
         told = set[int]()
-        for ts, name, place in self._stored.ddls():
+        for ts, name, position in self._stored.ddls():
             told.add(ts)
             if name not in lives.names[ts] and ts <= self._subject.checkpoint_ts:
                 said = ".".join(name).rstrip(".")
                 about = ", ".join(".".join(each).rstrip(".") for each in sorted(lives.names[ts])) or "nothing"
-                where = self._stored.where(place)
+                where = self._stored.where(position)
                 self._result.problem(f"{where}: a message of the DDL at {ts} names {said}, but it is about {about}.")
         for folder, ts in lives.statements:
             if ts not in told:
                 self._result.problem(f"No message tells a reader of {folder.replace('/', '.')} of the DDL at {ts}.")
 
     def _say_foreign(self, known: list[TableLines]) -> None:
-        count, place, name, ts = self._stored.foreign(known, self._subject.checkpoint_ts)
+        count, position, name, ts = self._stored.foreign(known, self._subject.checkpoint_ts)
         self._result.unexpected += count
-        if place is not None:
+        if position is not None:
             self._result.problem(
-                f"{self._stored.where(place)}: a row of {name}, commit ts {ts}, which is no table that the changefeed "
-                "writes there at that ts."
+                f"{self._stored.where(position)}: a row of {name}, commit ts {ts}, which is no table that the "
+                "changefeed writes there at that ts."
             )
 
     def resolved(self, recorded: StateLog) -> None:
         """What the topics say of themselves."""
         result, stored = self._result, self._stored
-        count, place, ts, resolved_ts = stored.early()
+        count, position, ts, resolved_ts = stored.early()
         result.early += count
-        if place is not None:
-            result.problem(f"{stored.where(place)}: commit ts {ts} stands behind resolved-ts {resolved_ts}.")
-        count, place, ts, resolved_ts = stored.went_back()
+        if position is not None:
+            result.problem(f"{stored.where(position)}: commit ts {ts} stands behind resolved-ts {resolved_ts}.")
+        count, position, ts, resolved_ts = stored.went_back()
         result.went_back += count
-        if place is not None:
-            result.problem(f"{stored.where(place)}: resolved-ts {ts} stands behind {resolved_ts}.")
+        if position is not None:
+            result.problem(f"{stored.where(position)}: resolved-ts {ts} stands behind {resolved_ts}.")
         highest = stored.highest_resolved()
         # The log is read again: a changefeed that runs has gone on.
         if highest is not None and highest[0] > (reached := recorded.read().checkpoint_ts):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from changefeed.log.state import State
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.sinks.mysql import is_past, place_of
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.mysql.claim import is_past, mysql_endpoint
 from changefeed.sink.mysql.definitions.check import compare
 from changefeed.sink.mysql.definitions.difference import Difference
 from changefeed.sink.mysql.rows.literals import identifier
@@ -23,7 +23,7 @@ from changefeed.verify.recorded import rules_of
 from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.at_rest import AtRest, at_rest
 from changefeed.verify.tables.comparison import RowComparison
-from changefeed.verify.upstream.expected import key_of
+from changefeed.verify.upstream.expected import key_indexes
 
 _PAGE = 1000  # rows
 
@@ -32,11 +32,11 @@ async def verify(
     changefeed: Changefeed, secrets_dir: Path | None = None, progress: ReadingProgress | None = None
 ) -> RowsVerdict:
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
-    place = place_of(changefeed, secrets_dir)
-    session = Session(place.server())
+    endpoint = mysql_endpoint(changefeed, secrets_dir)
+    session = Session(endpoint.server())
     try:
         async with at_rest(changefeed, secrets_dir, progress or NoProgress()) as feed:
-            await asyncio.to_thread(Patience().call, place.uri, lambda: session.rows(b"SELECT 1"))
+            await asyncio.to_thread(Patience().call, endpoint.uri, lambda: session.rows(b"SELECT 1"))
             await asyncio.to_thread(_check_ddls, changefeed, session, feed.state)
             async with held(feed.pd, feed.state.checkpoint_ts, "checkpoint"):
                 await _compare(feed, session)
@@ -81,7 +81,7 @@ def _tell(info: TableInfo, differences: list[Difference], result: RowsVerdict) -
 async def compare_table(info: TableInfo, feed: AtRest, session: Session) -> None:
     """Adds to the result what differs in a table that can be read."""
     columns = info.output_columns
-    key = key_of(info, columns, split_updates=True)
+    key = key_indexes(info, columns, split_updates=True)
     if not key:
         feed.result.note(f"{info.full_name} has no key that identifies its rows: it was not compared.")
         return

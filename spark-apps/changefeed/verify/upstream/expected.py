@@ -37,7 +37,7 @@ def shape_of(info: TableInfo, columns: Sequence[ColumnInfo], choice: str) -> Lin
     return LineShape([column.name for column in columns], [column.type for column in values], fractions)
 
 
-def key_of(info: TableInfo, columns: Sequence[ColumnInfo], split_updates: bool) -> list[int]:
+def key_indexes(info: TableInfo, columns: Sequence[ColumnInfo], split_updates: bool) -> list[int]:
     """Which of the columns tell a row in the files; none: nothing there does.
 
     The primary key, else a NOT NULL unique one. An update may change that; unsplit it says only what it became, so

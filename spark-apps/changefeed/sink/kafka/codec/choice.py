@@ -21,7 +21,7 @@ _CLUSTER = "default"  # TiCDC's name for a cluster that has none
 _VERSIONS = {"avro": 2}  # of those that are not 1
 
 
-def codec_of(options: Mapping[str, Any], time_zone: str, number_of: Callable[[str, str], int]) -> MessageCodec:
+def message_codec(options: Mapping[str, Any], time_zone: str, number_of: Callable[[str, str], int]) -> MessageCodec:
     """`time_zone`: in which rows are mounted. `number_of`: see `Avro`.
 
     Plans of older versions lack options that were added later.

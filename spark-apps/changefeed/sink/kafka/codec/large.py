@@ -51,11 +51,11 @@ def encoded(codec: MessageCodec, records: Records, source: Source, build_ms: int
     if limit.way == "none" or not is_told:
         raise _refused(records, int(sizes[too_large[0]]), limit, is_told=is_told)
     keys, values = found.keys.to_pylist(), found.values.to_pylist()
-    for place in too_large.tolist():  # they are few
-        path = limit.keep(keys[place], values[place]) if limit.way == "claim-check" and limit.keep else ""
-        one = narrowed(taken(records, np.array([place])), handle_key(records.table))
-        (keys[place],), (values[place],) = _listed(codec.rows(one, source, build_ms, LargeRow(path)))
-        size = len(keys[place] or b"") + len(values[place] or b"")
+    for index in too_large.tolist():  # they are few
+        path = limit.keep(keys[index], values[index]) if limit.way == "claim-check" and limit.keep else ""
+        one = narrowed(taken(records, np.array([index])), handle_key(records.table))
+        (keys[index],), (values[index],) = _listed(codec.rows(one, source, build_ms, LargeRow(path)))
+        size = len(keys[index] or b"") + len(values[index] or b"")
         if size + OVERHEAD > limit.max_bytes:
             raise _refused(records, size, limit, is_told=False)
     return Messages(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))

@@ -100,9 +100,9 @@ def crc32_after(prefix: bytes, texts: pa.Array) -> npt.NDArray[np.uint32]:
     order = np.argsort(-lengths, kind="stable")
     starts, sorted_lengths = starts[order], lengths[order]
     state = np.full(len(texts), zlib.crc32(prefix) ^ 0xFFFFFFFF, np.uint32)
-    for place in range(int(sorted_lengths[0]) if len(texts) else 0):
-        there = int(np.searchsorted(-sorted_lengths, -place, side="left"))  # longer than `place`
-        byte = data[starts[:there] + place]
+    for position in range(int(sorted_lengths[0]) if len(texts) else 0):
+        there = int(np.searchsorted(-sorted_lengths, -position, side="left"))  # longer than `place`
+        byte = data[starts[:there] + position]
         state[:there] = _TABLE[(state[:there] ^ byte) & 0xFF] ^ (state[:there] >> np.uint32(8))
     result = np.empty_like(state)
     result[order] = state ^ np.uint32(0xFFFFFFFF)
@@ -160,8 +160,8 @@ def _murmur2(texts: pa.Array) -> npt.NDArray[np.uint32]:
 def _word(data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.uint32]:
     """The bytes from each place on, the least significant first."""
     word = np.zeros(len(places), np.uint32)
-    for place in range(size):
-        word |= data[places + place].astype(np.uint32) << np.uint32(8 * place)
+    for position in range(size):
+        word |= data[places + position].astype(np.uint32) << np.uint32(8 * position)
     return word
 
 

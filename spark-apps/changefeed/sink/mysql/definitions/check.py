@@ -132,7 +132,7 @@ def _plain(text: str) -> str:
     """Without what means nothing outside of strings: spaces, case, quotes of names, character sets of strings."""
     parts = re.split(r"('(?:[^'\\]|\\.|'')*')", text.replace("\\'", "'"))
     return "".join(
-        part if place % 2 else re.sub(r"_[a-z0-9]+$|[\s`]", "", part.lower()) for place, part in enumerate(parts)
+        part if index % 2 else re.sub(r"_[a-z0-9]+$|[\s`]", "", part.lower()) for index, part in enumerate(parts)
     )
 
 

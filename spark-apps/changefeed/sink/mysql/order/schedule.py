@@ -85,12 +85,12 @@ class Schedule:
         return Batch(chunk, np.concatenate(taken))
 
     def written(self, batch: Batch) -> None:
-        place = next(at for at, chunk in enumerate(self._chunks) if chunk is batch.chunk)
-        first = self._firsts[place]
-        self._unwritten[place] -= len(batch.nodes)
+        index = next(at for at, chunk in enumerate(self._chunks) if chunk is batch.chunk)
+        first = self._firsts[index]
+        self._unwritten[index] -= len(batch.nodes)
         self._give(self._conflicts.written(batch.nodes + first))
-        if not self._unwritten[place]:
-            del self._firsts[place], self._chunks[place], self._unwritten[place]
+        if not self._unwritten[index]:
+            del self._firsts[index], self._chunks[index], self._unwritten[index]
 
     def open_chunks(self, claim: Claim) -> int:
         """How many of a dispatcher's chunks are not written as a whole."""
@@ -106,8 +106,8 @@ class Schedule:
         for each in given:
             nodes = each.nodes
             while len(nodes):
-                place = bisect_right(self._firsts, int(nodes[0])) - 1
-                end = self._firsts[place + 1] if place + 1 < len(self._firsts) else self._added
+                index = bisect_right(self._firsts, int(nodes[0])) - 1
+                end = self._firsts[index + 1] if index + 1 < len(self._firsts) else self._added
                 count = int(np.searchsorted(nodes, end))
-                self._queues[each.worker].append(Batch(self._chunks[place], nodes[:count] - self._firsts[place]))
+                self._queues[each.worker].append(Batch(self._chunks[index], nodes[:count] - self._firsts[index]))
                 nodes = nodes[count:]

@@ -63,9 +63,9 @@ class TableKeys:
         if self.has_unseen or not updates.any():
             return updates
         moved = np.zeros(len(changes), np.bool_)
-        places = {column.name: place for place, column in enumerate(changes.columns)}
+        indexes = {column.name: index for index, column in enumerate(changes.columns)}
         for name in {column.name for key in self.unique for column, _ in key}:
-            shown, before = (_comparable(values[places[name]]) for values in (changes.shown, changes.before))
+            shown, before = (_comparable(values[indexes[name]]) for values in (changes.shown, changes.before))
             moved |= ~shown.eq_missing(before).to_numpy()
         moved &= updates
         return moved
@@ -103,7 +103,7 @@ def handle_numbers(keys: TableKeys, changes: Changes) -> npt.NDArray[np.int64]:
     if len(arrays) == 1 and arrays[0].dtype.is_integer():
         numbers: npt.NDArray[np.int64] = arrays[0].to_numpy().view(np.int64)
         return numbers
-    frame = pl.DataFrame([series.alias(str(place)) for place, series in enumerate(arrays)])
+    frame = pl.DataFrame([series.alias(str(index)) for index, series in enumerate(arrays)])
     first = pl.col("row").first().over(frame.columns).cast(pl.Int64)
     return frame.with_row_index("row").select(first).to_series().to_numpy()
 

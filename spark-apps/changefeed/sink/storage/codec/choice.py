@@ -128,7 +128,7 @@ class CompressedCodec:
         return Compressed(self.text.open(table, columns, pd_ms), self.compression)
 
 
-def codec_of(storage: Mapping[str, Any]) -> FileCodec:
+def file_codec(storage: Mapping[str, Any]) -> FileCodec:
     """For `sink.storage` of the effective spec (its JSON, every member there; older ones know no compression)."""
     if storage["protocol"] == "parquet":
         return ParquetCodec(ParquetFormat.from_config(storage))

@@ -13,7 +13,7 @@ from changefeed.errors import Conflict, NeedsHuman, OutcomeUnknown
 from changefeed.log.records import CommitRecord, PlanEntry
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import Patience
-from changefeed.sink.contract import Ddl
+from changefeed.sink.contract import Ddl, SinkDriver
 from changefeed.sink.storage.grow import LastWritten, grow
 from changefeed.sink.storage.layout import index_file, index_of
 from changefeed.sink.storage.metadata import write_metadata
@@ -24,10 +24,10 @@ _CONFLICTS = 3
 _AT_ONCE = 16  # index files
 
 
-class StorageDdlSink:
-    """Implements DdlSink. Raises Fenced when another driver writes instead, NeedsHuman when a stranger does,
-    Unavailable.
+class StorageDriver(SinkDriver):
+    """Publishes files by indexes, and the checkpoint in `metadata`.
 
+    Raises Fenced when another driver writes instead, NeedsHuman when a stranger does, Unavailable.
     `poll_fence`: asks the log who drives. `by_id`: folders are named by ids.
     """
 
@@ -65,11 +65,8 @@ class StorageDdlSink:
         for file in files_of(ddl, self._by_id):
             write_schema(self._sink, file, self._patience, self._poll_fence)
 
-    def write_syncpoint(self, ts: int) -> None:
-        """Readers have `metadata`, which tells as much."""
-
-    def write_checkpoint(self, checkpoint_ts: int) -> None:
-        self._grow(partial(write_metadata, self._sink, checkpoint_ts, self._last))
+    def write_checkpoint(self, ts: int) -> None:
+        self._grow(partial(write_metadata, self._sink, ts, self._last))
 
     def _index_files(self, entries: Sequence[PlanEntry]) -> list[Callable[[], bool]]:
         return [partial(write_index, self._sink, *end, self._last) for end in ends(entries)]

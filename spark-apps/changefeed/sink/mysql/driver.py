@@ -1,4 +1,4 @@
-"""`MysqlDdlSink`: executes each DDL once in a MySQL-compatible server, and writes syncpoints."""
+"""`MysqlDriver`: executes each DDL once in a MySQL-compatible server, and writes syncpoints."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from changefeed.errors import ExecuteByHand, NeedsHuman, StatementRefused, Unavailable
-from changefeed.log.records import CommitRecord, PlanEntry
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.sql.session import zone_of
 from changefeed.schema.sql.statements import Statement, statements
-from changefeed.sink.contract import Claim, Ddl
+from changefeed.sink.contract import Claim, Ddl, SinkDriver
 from changefeed.sink.mysql.control import Control
 from changefeed.sink.mysql.ddl_record import (
     ABSENT,
@@ -45,8 +44,8 @@ _IGNORE_IT = (
 T = TypeVar("T")
 
 
-class MysqlDdlSink:
-    """Implements DdlSink. `claim` names a dispatcher that is there for this alone.
+class MysqlDriver(SinkDriver):
+    """Executes DDLs and writes syncpoints. `claim` names a dispatcher that is there for this alone.
 
     A lock of the server is held while a DDL is executed, by its connection. So another driver, which claims first and
     then waits for the lock, sees what came of it. Without `database`, for our tables, a DDL that was executed before is
@@ -83,9 +82,6 @@ class MysqlDdlSink:
                 self._builds.start(build)
         if syncpoints is not None:
             self._call(lambda session: [session.run([each]) for each in syncpoints.create()])
-
-    def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
-        pass
 
     def execute(self, ddl: Ddl) -> None:
         """Returns when the DDL is done, by this call or an earlier one; or begun, if it only builds an index.

@@ -2,59 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
 from changefeed.log.state import State
 from changefeed.objectstore.patience import Patience
-from changefeed.owner import places
-from changefeed.owner.sinks.driven import Taken, Versions, name_of
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.contract import DdlSink, Outputs
+from changefeed.sink.claim import SinkClaim, Taken, Versions, identity_downstream
+from changefeed.sink.contract import SinkDriver
 from changefeed.sink.kafka.codec.choice import fingerprint
-from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
+from changefeed.sink.kafka.driver import KafkaDriver
 from changefeed.sink.kafka.entry_writer import KafkaJob
 from changefeed.sink.kafka.options import KafkaEndpoint, rules_of
 from changefeed.sink.kafka.registry import RegistryEndpoint
 from changefeed.sink.kafka.topics import partitions_of
+from changefeed.spec.field.secret import secret_folder, store_secret
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
 from changefeed.spec.sink.kafka import Kafka
 
-_ENTRY_BYTES = 16 << 20
 
-
-def registry_of(spec: Kafka, secrets_dir: Path | None) -> RegistryEndpoint | None:
-    """Raises as `place_of`."""
+def registry_endpoint(spec: Kafka, secrets_dir: Path | None) -> RegistryEndpoint | None:
+    """Raises as `kafka_endpoint`."""
     if spec.schema_registry is None:
         return None
     field = "spec.sink.kafka.schemaRegistry"
     return RegistryEndpoint(
         spec.schema_registry,
-        places.secret_folder(f"{field}Credentials", spec.schema_registry_credentials, secrets_dir),
-        places.secret_folder(f"{field}Tls", spec.schema_registry_tls, secrets_dir),
+        secret_folder(f"{field}Credentials", spec.schema_registry_credentials, secrets_dir),
+        secret_folder(f"{field}Tls", spec.schema_registry_tls, secrets_dir),
     )
 
 
-def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> KafkaEndpoint:
+def kafka_endpoint(changefeed: Changefeed, secrets_dir: Path | None = None) -> KafkaEndpoint:
     """Raises InvalidSpec without the folder of the Secrets that it needs."""
     spec = changefeed.spec.sink.kafka
     assert spec is not None, "the sink is kafka"
     return KafkaEndpoint.of(
         effective(changefeed)["spec"]["sink"]["kafka"],
-        places.secret_folder("spec.sink.kafka.credentials", spec.credentials, secrets_dir),
-        places.secret_folder("spec.sink.kafka.tls", spec.tls, secrets_dir),
+        secret_folder("spec.sink.kafka.credentials", spec.credentials, secrets_dir),
+        secret_folder("spec.sink.kafka.tls", spec.tls, secrets_dir),
     )
 
 
-class DrivenKafka:
-    """Implements DrivenSink."""
+class KafkaClaim(SinkClaim):
+    """Holds no topic: with exactly-once delivery, transactional ids keep an older writer out."""
 
     in_order = True
-    may_leave_out = False
-    outputs = Outputs()
-    file_size = _ENTRY_BYTES
 
     def __init__(self, changefeed: Changefeed, secrets_dir: Path | None = None) -> None:
         spec = changefeed.spec.sink.kafka
@@ -63,8 +58,8 @@ class DrivenKafka:
         self.uri = spec.uri
         self._options = config["spec"]["sink"]["kafka"]
         self.fingerprint = fingerprint(self._options)
-        place = place_of(changefeed, secrets_dir)
-        if not place.topic:
+        endpoint = kafka_endpoint(changefeed, secrets_dir)
+        if not endpoint.topic:
             raise InvalidSpec("spec.sink.kafka.uri", f"{spec.uri} names no topic", "Write kafka://host:port/topic.")
         if spec.protocol == "avro" and spec.schema_registry is None:
             raise InvalidSpec(
@@ -73,26 +68,23 @@ class DrivenKafka:
                 "Set it to the registry's address.",
             )
         case_sensitive = changefeed.spec.filter.case_sensitive
-        self._rules = rules_of(self._options, place.topic, case_sensitive)
+        self._rules = rules_of(self._options, endpoint.topic, case_sensitive)
         large = spec.large_messages
         self._job = KafkaJob(
-            place,
+            endpoint,
             spec.delivery == "exactly-once",
             case_sensitive,
-            registry_of(spec, secrets_dir),
+            registry_endpoint(spec, secrets_dir),
             large.option,
             large.claim_check_uri,
-            places.store_secret(large.claim_check_uri or "", large.credentials, secrets_dir),
+            store_secret(large.claim_check_uri or "", large.credentials, secrets_dir),
         )
         self._time_zone = self._job.mounting(self._options, config["spec"]["timeZone"]).time_zone
         self._tables: list[tuple[TableInfo, int]] = []
 
     def open(self) -> None:
-        place = self._job.place
-        Patience().call(self.uri, lambda: partitions_of(place.cluster(), place.topic))
-
-    def check_free(self, state: State, identity: str, state_uri: str) -> None:
-        pass
+        endpoint = self._job.endpoint
+        Patience().call(self.uri, lambda: partitions_of(endpoint.cluster(), endpoint.topic))
 
     def check_rewind(self, state: State, state_uri: str) -> None:
         raise InvalidSpec(
@@ -100,9 +92,6 @@ class DrivenKafka:
             "what consumers have read can't be withdrawn",
             "Create a new changefeed with startTs, and a topic of its own.",
         )
-
-    def check_newest(self, taken: Taken) -> None:
-        pass
 
     def settle_in(self, taken: Taken, tables: Versions) -> None:
         self._tables = list({table.id: (table, version) for _, table, version, _ in tables}.values())
@@ -126,12 +115,6 @@ class DrivenKafka:
     def job(self) -> KafkaJob:
         return self._job
 
-    def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> DdlSink:
-        changefeed = name_of(taken.state)
-        return KafkaDdlSink(self._job, self._options, self._time_zone, changefeed, self._tables, poll_fence, patience)
-
-    def expired(self, before: str) -> Iterator[Callable[[], None]]:
-        return iter(())
-
-    def release(self) -> None:
-        pass
+    def driver(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> SinkDriver:
+        changefeed = identity_downstream(taken.state)
+        return KafkaDriver(self._job, self._options, self._time_zone, changefeed, self._tables, poll_fence, patience)

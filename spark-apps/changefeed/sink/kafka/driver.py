@@ -1,18 +1,17 @@
-"""`KafkaDdlSink` sends the driver's messages (DDLs, resolved-ts) to every partition of every topic of its tables."""
+"""`KafkaDriver` sends the driver's messages (DDLs, resolved-ts) to every partition of every topic of its tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from changefeed.errors import NeedsHuman
-from changefeed.log.records import CommitRecord, PlanEntry
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.contract import Ddl
+from changefeed.sink.contract import Ddl, SinkDriver
 from changefeed.sink.kafka.codec.message import DdlEvent, Message
 from changefeed.sink.kafka.entry_writer import KafkaJob, codec_for
 from changefeed.sink.kafka.options import cloud_events, progress_topic, rules_of
@@ -27,8 +26,8 @@ class Topics:
 
     def __init__(self, job: KafkaJob, options: Mapping[str, Any], patience: Patience) -> None:
         self._job, self._options, self._patience = job, options, patience
-        self._cluster = job.place.cluster()
-        self._rules = rules_of(options, job.place.topic, job.case_sensitive)
+        self._cluster = job.endpoint.cluster()
+        self._rules = rules_of(options, job.endpoint.topic, job.case_sensitive)
         self._known: dict[str, int] = {}
 
     def make(self, tables: Iterable[TableInfo]) -> None:
@@ -56,8 +55,8 @@ class Topics:
         return self._patience.call(f"Kafka at {self._cluster.brokers}", create)
 
 
-class KafkaDdlSink:
-    """Implements DdlSink."""
+class KafkaDriver(SinkDriver):
+    """Tells consumers of DDLs and of the resolved-ts; files of entries, and syncpoints, they have no use for."""
 
     def __init__(
         self,
@@ -76,14 +75,11 @@ class KafkaDdlSink:
         self._topics.make(table for table, _ in known)
         self._codec = codec_for(job, options, time_zone)
         fence = Fence(f"{changefeed}.driver", poll_fence) if job.exactly_once else None
-        self._to_all = ToAll(job.place.cluster(), patience, fence)
+        self._to_all = ToAll(job.endpoint.cluster(), patience, fence)
         self._only_first = options["protocol"] == "canal-json"
         self._resolved_ts = 0  # told
         for table, version in known:
             self._tell_definition(table, version)
-
-    def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
-        pass
 
     def execute(self, ddl: Ddl) -> None:
         """The statement to the topics of the tables that it concerns, or of the database."""
@@ -116,9 +112,6 @@ class KafkaDdlSink:
             message = self._with_headers(message, "ddl", f"ddl-{ddl.ts}-{ddl.job_id}", f"{schema}.{name}")
             self._to_all.send(sorted(concerned), message, first_only=self._only_first)
 
-    def write_syncpoint(self, ts: int) -> None:
-        """Consumers have the resolved-ts, which tells as much."""
-
     def write_checkpoint(self, ts: int) -> None:
         """As a resolved-ts, which never goes back: every row up to it is in the topics."""
         if ts <= self._resolved_ts:
@@ -126,9 +119,6 @@ class KafkaDdlSink:
         if (message := self._codec.resolved(ts, physical_ms(ts))) is not None:
             self._to_all.send(self._topics.all, self._with_headers(message, "resolved", f"resolved-{ts}"))
         self._resolved_ts = ts
-
-    def close(self) -> None:
-        pass
 
     def _tell_definition(self, table: TableInfo, version: int) -> None:
         """For consumers that begin here, where the protocol has such a message."""

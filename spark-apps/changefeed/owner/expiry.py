@@ -15,7 +15,7 @@ from changefeed.errors import ChangefeedError
 from changefeed.objectstore.patience import PASSING
 from changefeed.owner.patience import in_thread
 from changefeed.owner.reporting.progress import Meter
-from changefeed.owner.sinks.driven import DrivenSink
+from changefeed.sink.claim import SinkClaim
 
 _LOOK_S = 5.0
 _WHO = "expiry"
@@ -24,7 +24,7 @@ _WHO = "expiry"
 class Expiry:
     """Of one run. `ending`: the run is about to end, and waits for nothing."""
 
-    def __init__(self, sink: DrivenSink, meter: Meter, ending: threading.Event) -> None:
+    def __init__(self, sink: SinkClaim, meter: Meter, ending: threading.Event) -> None:
         self._sink, self._meter, self._ending = sink, meter, ending
         self._deleted_before = ""
 

@@ -1,5 +1,5 @@
-"""Where a changefeed's upstream, state and sink are, and the folders of their Secrets (docs/design/layouts.md, State
-folder, Secrets)."""
+"""Where a changefeed's upstream and state are, and how its hold at PD is named (docs/design/layouts.md, State folder,
+Secrets)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 from changefeed.errors import InvalidSpec
 from changefeed.objectstore import Location
 from changefeed.objectstore.digest import Digest
-from changefeed.objectstore.open import below, beside, canonical
-from changefeed.spec.field.location import in_bucket
-from changefeed.spec.field.section import Credentials, SinkTls
+from changefeed.objectstore.open import below
+from changefeed.spec.field.secret import store_secret
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.tikv.client.access import Access
 from changefeed.upstream.tikv.client.tls import UpstreamTls
@@ -21,10 +20,8 @@ LOG = "log"
 _IDS = "_id"
 _HOLD_OF_ID = re.compile(rf"(changefeed-{_IDS}-.+)-[0-9a-f]{{8}}")
 _HOLD = re.compile(r"changefeed-[a-z0-9][^-]*-.+-.+")  # as against changefeed-spark-<hex>, changefeed-verify-<hex>
-_FILES = "Give the folder DIR with a file DIR/{secret}/KEY for each key of it."
 _SECRET_FILES = "Give the folder DIR with DIR/<secretRef.name>/ca.crt, and tls.crt and tls.key for mutual TLS."
 STATE_FIELD = "spec.state.uri"
-SINK_FIELD = "spec.sink.storage.uri"
 
 
 def state_location(changefeed: Changefeed, secrets_dir: Path | None = None) -> Location:
@@ -45,20 +42,20 @@ def state_location(changefeed: Changefeed, secrets_dir: Path | None = None) -> L
 def service_id(changefeed: Changefeed) -> str:
     """Names the changefeed's hold at PD.
 
-    The uid keeps it from touching that of a namesake before it. A state id means the same only at the same place, so
-    the place is part of the name.
+    The uid keeps it from touching that of a namesake before it. A state id means the same only at the same URI, so
+    that is part of the name.
     """
     metadata = changefeed.metadata
     if not changefeed.spec.state.id:
         return f"changefeed-{metadata.namespace}-{metadata.name}-{metadata.uid}"
-    place = Digest(state_location(changefeed).uri.encode()).hexdigest()[:8]
-    return f"changefeed-{_IDS}-{changefeed.spec.state.id}-{place}"
+    location = Digest(state_location(changefeed).uri.encode()).hexdigest()[:8]
+    return f"changefeed-{_IDS}-{changefeed.spec.state.id}-{location}"
 
 
 def hold_stem(name: str) -> str:
     """Of a changefeed's hold at PD: what tells it from others below one state URI. "": it is no changefeed's.
 
-    A state id's place is left out: its URI may be written in several ways.
+    The URI of a state id is left out: it may be written in several ways.
     """
     if match := _HOLD_OF_ID.fullmatch(name):
         return match[1]
@@ -69,12 +66,6 @@ def folder_stem(folder: str) -> str:
     """The same, of the hold of the changefeed whose state is in `folder`, a path below a state URI."""
     *_, namespace, name, last = ["", "", *folder.split("/")]
     return f"changefeed-{_IDS}-{last}" if name == _IDS else f"changefeed-{namespace}-{name}-{last}"
-
-
-def sink_location(changefeed: Changefeed, secrets_dir: Path | None = None) -> Location:
-    """The sink's root, absolute."""
-    storage = changefeed.storage
-    return Location(canonical(storage.uri, SINK_FIELD), store_secret(storage.uri, storage.credentials, secrets_dir))
 
 
 def upstream_access(changefeed: Changefeed, secrets_dir: Path | None = None) -> Access:
@@ -89,28 +80,3 @@ def upstream_access(changefeed: Changefeed, secrets_dir: Path | None = None) -> 
             raise InvalidSpec("--secrets-dir", f"missing; spec.upstream.tls names Secret {secret}", _SECRET_FILES)
         tls = UpstreamTls(secrets_dir.absolute() / secret, upstream.tls.allowed_common_names)
     return Access(upstream.pd_addresses, tls)
-
-
-def generation_location(sink: Location, generation: int) -> Location:
-    """Where a generation's files are: the sink itself, then `<sink>-gen-2`, `<sink>-gen-3`, ... beside it.
-
-    Beside, not below: TiCDC's readers walk everything below a sink, and stop at a schema file that stands too deep.
-    """
-    return sink if generation == 1 else Location(beside(sink.uri, f"-gen-{generation}", SINK_FIELD), sink.secret)
-
-
-def secret_folder(field: str, named: Credentials | SinkTls | None, secrets_dir: Path | None) -> Path | None:
-    """Of a Secret's files. Raises InvalidSpec without the folder of Secrets."""
-    if named is None:
-        return None
-    secret = named.secret_ref.name
-    if secrets_dir is None:
-        raise InvalidSpec("--secrets-dir", f"missing; {field} names Secret {secret}", _FILES.format(secret=secret))
-    return secrets_dir.absolute() / secret
-
-
-def store_secret(uri: str, credentials: Credentials | None, secrets_dir: Path | None) -> Path | None:
-    """The folder of a Secret's files, for a store. Without files, the environment's own credentials are used."""
-    if not in_bucket(uri) or credentials is None or secrets_dir is None:
-        return None
-    return secrets_dir.absolute() / credentials.secret_ref.name

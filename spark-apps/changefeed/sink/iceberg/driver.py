@@ -20,11 +20,18 @@ from changefeed.errors import NeedsHuman
 from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.sink.contract import Ddl, EntryId
+from changefeed.sink.contract import Ddl, EntryId, SinkDriver
+from changefeed.sink.iceberg.endpoint import IcebergEndpoint, TableName
 from changefeed.sink.iceberg.layout import deletes_file, folder_of
 from changefeed.sink.iceberg.marks import EPOCH, LOG, NONE, TABLE, VERSION, done, done_properties, id_of, version_of
-from changefeed.sink.iceberg.place import IcebergEndpoint, TableName
-from changefeed.sink.iceberg.shape import check_evolution, field_id, key_of, lost_values, table_schema, with_foreign
+from changefeed.sink.iceberg.shape import (
+    check_evolution,
+    field_id,
+    identifier_columns,
+    lost_values,
+    table_schema,
+    with_foreign,
+)
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots, data_file, empty_snapshot, same_snapshot
 from changefeed.sink.iceberg.tables import RESTORE, Change, InitialTable, LakeTables, schema_change
 
@@ -38,14 +45,17 @@ _WITHOUT_ROWS = frozenset(
 Written = tuple[PlanEntry, FileCommitted]
 
 
-class IcebergDdlSink:
-    """Implements DdlSink. Raises Fenced, NeedsHuman, Unavailable."""
+class IcebergDriver(SinkDriver):
+    """Commits snapshots, which have the checkpoint: a table without changes has none.
+
+    Raises Fenced, NeedsHuman, Unavailable.
+    """
 
     def __init__(
-        self, place: IcebergEndpoint, tables: LakeTables, upsert: bool, there: Mapping[int, tuple[TableInfo, int]]
+        self, endpoint: IcebergEndpoint, tables: LakeTables, upsert: bool, there: Mapping[int, tuple[TableInfo, int]]
     ) -> None:
         """`there`: definition and version of the table that each dispatcher is of."""
-        self._place, self._tables, self._upsert = place, tables, upsert
+        self._endpoint, self._tables, self._upsert = endpoint, tables, upsert
         self._there = dict(there)
         self._pool = ThreadPoolExecutor(_AT_ONCE, "table")
 
@@ -53,7 +63,7 @@ class IcebergDdlSink:
         """All tables stand in the catalog. Only where no driver has followed a DDL yet: it may have renamed them."""
         once = {table.id: (table, version) for table, version in self._there.values()}
         self._all(
-            partial(self._tables.create, self._place.name(table), self._define(table, version))
+            partial(self._tables.create, self._endpoint.name(table), self._define(table, version))
             for table, version in once.values()
         )
 
@@ -81,21 +91,15 @@ class IcebergDdlSink:
         stays = {table.id for table in origins.values() if table is not None}
         for id_, table in before.items():
             if id_ not in stays and ddl.is_told and self._is_there(table):
-                self._tables.drop(self._place.name(table))
+                self._tables.drop(self._endpoint.name(table))
         self._rename([(was, after[id_]) for id_, was in origins.items() if was is not None])
         for id_, was in origins.items():
             if was is None:
-                self._tables.create(self._place.name(after[id_]), self._define(after[id_], ddl.ts))
+                self._tables.create(self._endpoint.name(after[id_]), self._define(after[id_], ddl.ts))
             self._follow(ddl, was or after[id_], after[id_], is_told=ddl.is_told)
         for dispatcher in ddl.left:
             self._there.pop(dispatcher, None)
         self._there |= {dispatcher: (table, ddl.ts) for dispatcher, table in ddl.tables.items()}
-
-    def write_syncpoint(self, ts: int) -> None:
-        """Nobody reads several tables at once."""
-
-    def write_checkpoint(self, ts: int) -> None:
-        """Snapshots have had it; a table without changes has none."""
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -110,7 +114,7 @@ class IcebergDdlSink:
 
     def _define(self, table: TableInfo, version: int, was: int = 0) -> InitialTable:
         schema = table_schema(table, upsert=self._upsert)
-        return InitialTable(schema, self._place.location(folder_of(table)), table.id, version, was)
+        return InitialTable(schema, self._endpoint.location(folder_of(table)), table.id, version, was)
 
     def _publish(self, written: Sequence[Written], record: CommitRecord) -> None:
         table, version = self._there[written[0][0].dispatcher]
@@ -133,13 +137,13 @@ class IcebergDdlSink:
             reached = {CHECKPOINT: str(record.checkpoint_ts)}  # which compaction and expiry leave
             return Change(add_snapshots(found, added, told), reached | done_properties(last))
 
-        self._tables.change(self._place.name(table), definition, change)
+        self._tables.change(self._endpoint.name(table), definition, change)
 
     def _added(self, found: Table, table: TableInfo, written: Sequence[Written]) -> list[Added]:
         """Deletes reach only what is in earlier snapshots, so upserted entries of a dispatcher come one by one."""
         if not self._upsert:
             return [Added(tuple(self._file(found, entry.output["path"]) for entry, _ in written))]
-        keys = [field_id(column) for column in key_of(table)]
+        keys = [field_id(column) for column in identifier_columns(table)]
         by_dispatcher: dict[int, list[PlanEntry]] = defaultdict(list)
         for entry, _ in written:
             by_dispatcher[entry.dispatcher].append(entry)
@@ -158,7 +162,7 @@ class IcebergDdlSink:
         return file
 
     def _read(self, found: Table, path: str, keys: Sequence[int] = ()) -> DataFile | None:
-        return data_file(found, self._place.location(path), keys)
+        return data_file(found, self._endpoint.location(path), keys)
 
     def _check(self, ddl: Ddl) -> None:
         """Rows that an upserted table would keep, as nothing says which they are."""
@@ -169,7 +173,7 @@ class IcebergDdlSink:
             )
 
     def _is_there(self, table: TableInfo) -> bool:
-        found = self._tables.find(self._place.name(table))
+        found = self._tables.find(self._endpoint.name(table))
         return found is not None and id_of(found) == table.id
 
     def _rename(self, moves: Sequence[tuple[TableInfo, TableInfo]]) -> None:
@@ -178,15 +182,15 @@ class IcebergDdlSink:
         taken = {was.qualified for was, _ in moves}
         aside = {table.id: self._aside(table) for was, table in moves if table.qualified in taken}
         for was, table in moves:
-            if table.id in aside and self._has(self._place.name(was), table.id):
-                self._tables.rename(self._place.name(was), aside[table.id])
+            if table.id in aside and self._has(self._endpoint.name(was), table.id):
+                self._tables.rename(self._endpoint.name(was), aside[table.id])
         for was, table in moves:
-            at = aside.get(table.id, self._place.name(was))
+            at = aside.get(table.id, self._endpoint.name(was))
             if self._has(at, table.id):
-                self._tables.rename(at, self._place.name(table))
+                self._tables.rename(at, self._endpoint.name(table))
 
     def _aside(self, table: TableInfo) -> TableName:
-        namespace, name = self._place.name(table)
+        namespace, name = self._endpoint.name(table)
         return namespace, f"{name}__changefeed_{table.id}"
 
     def _has(self, name: TableName, table_id: int) -> bool:
@@ -217,7 +221,7 @@ class IcebergDdlSink:
             snapshot = empty_snapshot(found, told) if is_truncated and self._upsert else same_snapshot(found, told)
             return Change(schema_change(found, schema) + snapshot, properties, ddl.left)
 
-        self._tables.change(self._place.name(table), definition, change)
+        self._tables.change(self._endpoint.name(table), definition, change)
 
 
 def _check_fits(found: Table, definition: InitialTable) -> None:

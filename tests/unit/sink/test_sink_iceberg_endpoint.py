@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from changefeed.errors import ChangefeedError, OutcomeUnknown, Refused, Transient
 from changefeed.objectstore import Location
-from changefeed.sink.iceberg import place
+from changefeed.sink.iceberg import endpoint
+from changefeed.sink.iceberg.endpoint import IcebergEndpoint, told
 from changefeed.sink.iceberg.layout import FileNames, folder_of
-from changefeed.sink.iceberg.place import IcebergEndpoint, told
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ServerError, UnauthorizedError
 from sink_iceberg_lake import table_of
 from sqlalchemy.exc import OperationalError
@@ -29,8 +29,8 @@ def secret(folder: Path, **keys: str) -> Path:
 def test_objects_of_a_warehouse_have_the_names_that_readers_take(tmp_path: Path) -> None:
     assert IcebergEndpoint(Location(S3), "").location("a/b.parquet") == "s3://bucket/lake/house/a/b.parquet"
     assert IcebergEndpoint(Location("s3://bucket"), "").location("a") == "s3://bucket/a"
-    place = IcebergEndpoint(Location((tmp_path / "a lake").as_uri()), "")
-    assert place.location("t/1") == f"file://{tmp_path}/a lake/t/1"
+    local = IcebergEndpoint(Location((tmp_path / "a lake").as_uri()), "")
+    assert local.location("t/1") == f"file://{tmp_path}/a lake/t/1"
 
 
 def test_a_table_has_a_folder_that_no_other_ever_has() -> None:
@@ -107,7 +107,7 @@ def test_failures_of_libraries_are_told_without_their_words(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pg8000 leaves the socket to the GC
 @pytest.mark.parametrize("scheme", ["http", "mysql", "postgresql"])
 def test_a_catalog_that_never_answers_is_away(monkeypatch: pytest.MonkeyPatch, scheme: str, tmp_path: Path) -> None:
-    monkeypatch.setattr(place, "_ANSWER_S", 1)
+    monkeypatch.setattr(endpoint, "_ANSWER_S", 1)
     keys = secret(tmp_path / "s", username="me", password="word")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/lake"

@@ -1,9 +1,9 @@
-"""Apache Iceberg tables: their properties record the owner and the progress."""
+"""Apache Iceberg tables: each says in its properties whose it is, and how far it is written."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
@@ -11,44 +11,44 @@ from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import canonical, open_store, probe_store
 from changefeed.objectstore.patience import Patience
-from changefeed.owner import places
-from changefeed.owner.sinks.driven import Taken, Versions, name_of
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.claim import SinkClaim, Taken, Versions, identity_downstream
 from changefeed.sink.contract import EntryId
-from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
+from changefeed.sink.iceberg.driver import IcebergDriver
+from changefeed.sink.iceberg.endpoint import CATALOG, IcebergEndpoint
 from changefeed.sink.iceberg.event_sink import IcebergJob
 from changefeed.sink.iceberg.files import FINGERPRINT
 from changefeed.sink.iceberg.layout import WAREHOUSE, FileNames
 from changefeed.sink.iceberg.marks import Relied
-from changefeed.sink.iceberg.place import CATALOG, IcebergEndpoint
 from changefeed.sink.iceberg.shape import table_schema
 from changefeed.sink.iceberg.tables import LakeTables, TableWriter
 from changefeed.spec.field.location import in_bucket
+from changefeed.spec.field.secret import secret_folder
 from changefeed.spec.model import Changefeed
 
 _FIRST_EPOCH = 1
 
 
-def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> IcebergEndpoint:
+def iceberg_endpoint(changefeed: Changefeed, secrets_dir: Path | None = None) -> IcebergEndpoint:
     """Raises InvalidSpec without the folder of the Secrets that it needs."""
     spec = changefeed.spec.sink.iceberg
     assert spec is not None, "the sink is iceberg"
     # Without files, the environment's own credentials are used, as for any store.
     secret = spec.credentials and secrets_dir and in_bucket(spec.warehouse)
-    folder = places.secret_folder(f"{WAREHOUSE}.credentials", spec.credentials, secrets_dir) if secret else None
+    folder = secret_folder(f"{WAREHOUSE}.credentials", spec.credentials, secrets_dir) if secret else None
     catalog = spec.catalog
     return IcebergEndpoint(
         Location(canonical(spec.warehouse, WAREHOUSE), folder),
         catalog.uri,
         catalog.name,
-        places.secret_folder(f"{CATALOG}.credentials", catalog.credentials, secrets_dir),
+        secret_folder(f"{CATALOG}.credentials", catalog.credentials, secrets_dir),
         spec.namespace_prefix,
-        places.secret_folder(f"{CATALOG}.tls", catalog.tls, secrets_dir),
+        secret_folder(f"{CATALOG}.tls", catalog.tls, secrets_dir),
     )
 
 
-class DrivenIceberg:
-    """Implements DrivenSink."""
+class IcebergClaim(SinkClaim):
+    """Holds no table: each says whose it is."""
 
     in_order = False
     may_leave_out = True
@@ -61,16 +61,13 @@ class DrivenIceberg:
         self.file_size = spec.file_size
         self.outputs = FileNames("")
         self._upsert = spec.mode == "upsert"
-        self._place = place_of(changefeed, secrets_dir)
+        self._endpoint = iceberg_endpoint(changefeed, secrets_dir)
         self._tables: dict[int, tuple[TableInfo, int]] = {}
 
     def open(self) -> None:
-        place = self._place
-        probe_store(open_store(place.warehouse.uri, WAREHOUSE, place.warehouse.secret))
-        Patience().call(place.catalog_uri, lambda: place.open().close())
-
-    def check_free(self, state: State, identity: str, state_uri: str) -> None:
-        """Each table says whose it is."""
+        endpoint = self._endpoint
+        probe_store(open_store(endpoint.warehouse.uri, WAREHOUSE, endpoint.warehouse.secret))
+        Patience().call(endpoint.catalog_uri, lambda: endpoint.open().close())
 
     def check_rewind(self, state: State, state_uri: str) -> None:
         raise InvalidSpec(
@@ -79,9 +76,6 @@ class DrivenIceberg:
             "Create a new changefeed with startTs, and a namespacePrefix of its own.",
         )
 
-    def check_newest(self, taken: Taken) -> None:
-        pass
-
     def settle_in(self, taken: Taken, tables: Versions) -> None:
         self.outputs = FileNames(taken.state.origin)
         self._tables = {dispatcher: (table, version) for dispatcher, table, version, _ in tables}
@@ -89,14 +83,14 @@ class DrivenIceberg:
             table_schema(table, upsert=self._upsert)
 
     def job(self) -> IcebergJob:
-        return IcebergJob(self._place.warehouse)
+        return IcebergJob(self._endpoint.warehouse)
 
-    def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> IcebergDdlSink:
-        place, epoch = self._place, taken.state.epoch.number
-        catalog = patience.call(place.catalog_uri, place.open)
-        writer = TableWriter(name_of(taken.state), epoch, poll_fence)
-        tables = LakeTables(catalog, place.catalog_uri, writer, patience, self._relied(taken.state))
-        sink = IcebergDdlSink(place, tables, self._upsert, self._tables)
+    def driver(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> IcebergDriver:
+        endpoint, epoch = self._endpoint, taken.state.epoch.number
+        catalog = patience.call(endpoint.catalog_uri, endpoint.open)
+        writer = TableWriter(identity_downstream(taken.state), epoch, poll_fence)
+        tables = LakeTables(catalog, endpoint.catalog_uri, writer, patience, self._relied(taken.state))
+        sink = IcebergDriver(endpoint, tables, self._upsert, self._tables)
         if epoch == _FIRST_EPOCH:
             sink.create()
         sink.redefine(
@@ -115,9 +109,3 @@ class DrivenIceberg:
                 last = EntryId(newest.plan, newest.entry)
                 relied[table.id][dispatcher] = Relied(newest.table_version, last)
         return relied
-
-    def expired(self, before: str) -> Iterator[Callable[[], None]]:
-        return iter(())
-
-    def release(self) -> None:
-        pass

@@ -1,1 +1,0 @@
-"""A changefeed's sink on the driver side: opened, checked, claimed, and described to the tasks."""
