@@ -9,12 +9,11 @@ from typing import Any, NoReturn
 from changefeed.errors import ChangefeedError
 from changefeed.log.log import Log
 from changefeed.log.state import State
-from changefeed.model.tso import physical_ms
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, open_store
 from changefeed.owner.locations import LOG
-from changefeed.spec.driver_status import TABLES_MAX
-from changefeed.ui.view import ChangefeedView, TableView, lag_of
+from changefeed.spec.driver_status import TABLES_MAX, TableStatus
+from changefeed.ui.view import ChangefeedView
 
 _READ_S = 5.0  # between two looks at the logs
 _LIST_S = 60.0  # between two looks for more of them
@@ -85,10 +84,9 @@ def of_log(state: State, now_ms: int) -> ChangefeedView:
         state=word,
         now_ms=now_ms,
         checkpoint_ts=state.checkpoint_ts,
-        checkpoint_ms=physical_ms(state.checkpoint_ts),
         facts=tuple(_facts(config, state)),
         table_count=len(state.dispatchers),
-        tables=_tables(state, now_ms),
+        tables=_tables(state),
     )
 
 
@@ -104,13 +102,10 @@ def _facts(config: Mapping[str, Any], state: State) -> Iterator[tuple[str, str]]
     yield "Driver", f"epoch {state.epoch.number}"
 
 
-def _tables(state: State, now_ms: int) -> tuple[TableView, ...]:
+def _tables(state: State) -> tuple[TableStatus, ...]:
     """Those that have files, furthest behind first."""
     reached = sorted((state.flushed_ts(dispatcher), dispatcher) for dispatcher in state.dispatchers)[:TABLES_MAX]
-    return tuple(
-        TableView(_name(state, dispatcher), dispatcher, physical_ms(ts), lag_of(now_ms, physical_ms(ts)))
-        for ts, dispatcher in reached
-    )
+    return tuple(TableStatus(name=_name(state, each), dispatcher=each, written_ts=ts) for ts, each in reached)
 
 
 def _name(state: State, dispatcher: int) -> str:

@@ -143,4 +143,4 @@ def _with_log(silent: ChangefeedView, recorded: ChangefeedView | None) -> Change
     if recorded is None or recorded.checkpoint_ts < silent.checkpoint_ts:
         return silent
     word = recorded.state if recorded.state in ("Finished", "Closed") else silent.state
-    return replace(silent, state=word, checkpoint_ts=recorded.checkpoint_ts, checkpoint_ms=recorded.checkpoint_ms)
+    return replace(silent, state=word, checkpoint_ts=recorded.checkpoint_ts)

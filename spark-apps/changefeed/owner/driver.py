@@ -48,10 +48,9 @@ from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.driver_status import driver_status
 from changefeed.owner.reporting.live_settings import LiveSettings
 from changefeed.owner.reporting.progress import Meter
-from changefeed.owner.reporting.snapshot import RunSnapshot
+from changefeed.owner.reporting.snapshot import RunSnapshot, View
 from changefeed.owner.reporting.status import Status
 from changefeed.owner.reporting.status_writer import StatusReports, StatusWriter
-from changefeed.owner.reporting.view import View
 from changefeed.owner.serving.calls import Calls
 from changefeed.owner.serving.http_server import Health, Inquiry, served
 from changefeed.owner.serving.service import OwnerService

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from changefeed.ui import text
 from changefeed.ui.chart import BANDS, lag_chart
-from changefeed.ui.view import TABLES_SHOWN, ChangefeedView, Overview
+from changefeed.ui.view import TABLES_SHOWN, ChangefeedView, Overview, lag_of, ms_of
 
 #: Seconds between refreshes.
 REFRESH_S = 2
@@ -68,7 +68,9 @@ def _environment() -> Environment:
         "count": text.count,
         "duration": text.duration,
         "iso": text.iso,
+        "lag": lag_of,
         "moment": text.moment,
+        "ms": ms_of,
         "size": text.size,
     }
     environment.globals |= {"refresh_s": REFRESH_S, "scriptless_refresh_s": SCRIPTLESS_REFRESH_S}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from changefeed.ui.view import ChangefeedView, ConditionView, Failure, ms_of
+from changefeed.ui.view import ChangefeedView, ConditionView, Failure
 
 _UNSEEN = "Not seen yet"
 
@@ -14,16 +14,14 @@ _UNSEEN = "Not seen yet"
 def of_resource(resource: Mapping[str, Any], now_ms: int) -> ChangefeedView:
     """Everything in its status. Only its driver knows the tables, transactions and lag history."""
     metadata, spec, status = (_at(resource, part) for part in ("metadata", "spec", "status"))
-    checkpoint = _text(status, "checkpointTs")
     return ChangefeedView(
         namespace=_text(metadata, "namespace"),
         name=_text(metadata, "name"),
         state=_text(status, "state") or _UNSEEN,
         now_ms=now_ms,
         message=_text(status, "message"),
-        checkpoint_ts=_ts(checkpoint),
-        checkpoint_ms=ms_of(_ts(checkpoint)),
-        resolved_ms=ms_of(_ts(_text(status, "resolvedTs"))),
+        checkpoint_ts=_ts(_text(status, "checkpointTs")),
+        resolved_ts=_ts(_text(status, "resolvedTs")),
         facts=tuple(_facts(spec, status)),
         table_count=status.get("tables") if isinstance(status.get("tables"), int) else None,
         failure=_failure(_at(status, "lastError"), _text(status, "state")),

@@ -37,9 +37,9 @@ def ms_of(ts: int) -> int:
     return ts >> _LOGICAL_BITS
 
 
-def lag_of(now_ms: int, ms: int) -> float:
-    """Seconds from `ms` to now; 0.0 if a clock is ahead."""
-    return max(0.0, (now_ms - ms) / 1000)
+def lag_of(now_ms: int, ts: int) -> float:
+    """Seconds from the time of a ts to now; 0.0 if a clock is ahead."""
+    return max(0.0, (now_ms - ms_of(ts)) / 1000)
 
 
 @dataclass(frozen=True)
@@ -64,25 +64,6 @@ class ConditionView:
 
 
 @dataclass(frozen=True)
-class TableView:
-    name: str
-    dispatcher: int
-    written_ms: int
-    written_lag: float
-    pulled_lag: float | None = None
-    held: bool = False
-
-
-@dataclass(frozen=True)
-class TransactionView:
-    table: str
-    puller: int
-    start_ts: int
-    start_ms: int
-    dies_ms: int  # unless renewed by a heartbeat
-
-
-@dataclass(frozen=True)
 class ChangefeedView:
     """One changefeed. `now_ms`: the clock that lags are relative to."""
 
@@ -92,15 +73,14 @@ class ChangefeedView:
     now_ms: int
     message: str = ""
     checkpoint_ts: int = 0
-    checkpoint_ms: int = 0
-    resolved_ms: int = 0
+    resolved_ts: int = 0
     notes: tuple[str, ...] = ()  # what is missing from the page, and why
     facts: tuple[tuple[str, str], ...] = ()
     lags: tuple[LagSample, ...] = ()
     stages: tuple[StageRate, ...] = ()
     table_count: int | None = None
-    tables: tuple[TableView, ...] = ()  # the furthest behind first
-    transactions: tuple[TransactionView, ...] = ()
+    tables: tuple[TableStatus, ...] = ()  # the furthest behind first
+    transactions: tuple[OpenTransaction, ...] = ()
     is_live: bool = False  # a driver has just reported
     failure: Failure | None = None
     conditions: tuple[ConditionView, ...] = ()
@@ -112,9 +92,9 @@ class ChangefeedView:
     @property
     def lag(self) -> float | None:
         """Checkpoint lag; None if unknown, or if the changefeed is finished."""
-        if not self.checkpoint_ms or not self.now_ms or self.state == "Finished":
+        if not self.checkpoint_ts or not self.now_ms or self.state == "Finished":
             return None
-        return lag_of(self.now_ms, self.checkpoint_ms)
+        return lag_of(self.now_ms, self.checkpoint_ts)
 
 
 @dataclass(frozen=True)
@@ -141,14 +121,13 @@ def of_driver(status: DriverStatus) -> ChangefeedView:
         now_ms=status.at_ms,
         message=status.message,
         checkpoint_ts=status.checkpoint_ts,
-        checkpoint_ms=ms_of(status.checkpoint_ts),
-        resolved_ms=ms_of(status.resolved_ts),
+        resolved_ts=status.resolved_ts,
         facts=tuple(_facts(status)),
         lags=status.lags,
         stages=status.stages,
         table_count=status.table_count,
-        tables=tuple(_table(each, status.at_ms) for each in status.tables),
-        transactions=tuple(map(_transaction, status.transactions)),
+        tables=status.tables,
+        transactions=status.transactions,
         is_live=True,
         failure=_failure(status),
     )
@@ -163,8 +142,7 @@ def with_driver(known: ChangefeedView, status: DriverStatus) -> ChangefeedView:
         known,
         now_ms=live.now_ms or known.now_ms,
         checkpoint_ts=max(known.checkpoint_ts, live.checkpoint_ts),
-        checkpoint_ms=max(known.checkpoint_ms, live.checkpoint_ms),
-        resolved_ms=live.resolved_ms or known.resolved_ms,
+        resolved_ts=live.resolved_ts or known.resolved_ts,
         facts=tuple(facts.items()),
         lags=live.lags,
         stages=live.stages,
@@ -194,23 +172,6 @@ def _facts(status: DriverStatus) -> Iterable[tuple[str, str]]:
         yield "Sink", status.sink
     yield "Rows written", f"{status.rows:,}"
     yield "Driver", f"epoch {status.epoch}, version {status.version or 'unknown'}"
-
-
-def _table(table: TableStatus, now_ms: int) -> TableView:
-    written_ms = ms_of(table.written_ts)
-    return TableView(
-        name=table.name,
-        dispatcher=table.dispatcher,
-        written_ms=written_ms,
-        written_lag=lag_of(now_ms, written_ms),
-        pulled_lag=lag_of(now_ms, ms_of(table.resolved_ts)),
-        held=table.held,
-    )
-
-
-def _transaction(open_: OpenTransaction) -> TransactionView:
-    start_ms = ms_of(open_.start_ts)
-    return TransactionView(open_.table, open_.puller, open_.start_ts, start_ms, start_ms + open_.ttl_ms)
 
 
 def _failure(status: DriverStatus) -> Failure | None:

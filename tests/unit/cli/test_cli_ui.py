@@ -22,7 +22,7 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.open import open_store
 from changefeed.spec.driver_status import DriverStatus
 from changefeed.ui.drivers import DriverSilence
-from changefeed.ui.view import ChangefeedView
+from changefeed.ui.view import ChangefeedView, ms_of
 
 NOW_MS = 1_795_802_400_000
 
@@ -107,7 +107,7 @@ def test_a_log_says_how_far_it_has_got(tmp_path: Path) -> None:
     known, problems = looked_at(Logs([Location((tmp_path / "log-of-one").as_uri())], []))
     assert problems == []
     (one,) = known
-    assert (one.namespace, one.name, one.checkpoint_ms) == ("shop", "orders", NOW_MS - 9_000)
+    assert (one.namespace, one.name, ms_of(one.checkpoint_ts)) == ("shop", "orders", NOW_MS - 9_000)
     assert dict(one.facts)["Sink"] == "storage s3://lake/orders"
     (same,), _ = looked_at(Logs([], [Location((tmp_path / "log-of-one").as_uri())]))
     assert same.name == "orders"

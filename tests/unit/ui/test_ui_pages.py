@@ -90,6 +90,7 @@ def test_a_changefeed_is_shown_with_all_that_its_driver_tells() -> None:
         "Lag 2.5 s",
         "2026-11-27 17:59:57 UTC (2.5 s ago)",
         "upstream and pullers: 0.5 s planner: 0.5 s pipeline and sink: 1.5 s",
+        "2026-11-27 18:00:30 UTC 0",
         "shop.t1 470",
         "shop.t2 2.0 s 0.5 s",
         "puller 5 2 1.5 kB 3 B",

@@ -13,8 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from changefeed.owner.reporting.snapshot import RunSnapshot
-from changefeed.owner.reporting.view import View
+from changefeed.owner.reporting.snapshot import RunSnapshot, View
 from changefeed.spec.driver_status import StageRate
 
 LINE_INTERVAL_S = 2.0

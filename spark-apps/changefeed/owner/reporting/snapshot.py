@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from changefeed.owner.reporting.troubles import Trouble
 from changefeed.spec.driver_status import DriverError, LagSample, OpenTransaction, StageRate, TableStatus
@@ -57,3 +58,14 @@ class RunSnapshot:
     def blocked(self) -> OpenTransaction | None:
         """The oldest transaction whose locks hold a resolved-ts back."""
         return next(iter(self.transactions), None)
+
+
+class View(Protocol):
+    """Somebody who watches a run."""
+
+    def update(self, snapshot: RunSnapshot) -> None:
+        """Show it; called from one thread, a few times a second at most."""
+        ...
+
+    def close(self) -> None:
+        """Give the terminal back: the process ends now. No error when it is done already."""

@@ -60,12 +60,10 @@ class SchemaCatalog(ABC, Generic[Table, Done]):
                     self._drop(each, file)
             case _ if not file.table:
                 pass
-            case Action.CREATE_VIEW:
-                self._create_view(file)
             case Action.DROP_TABLE | Action.DROP_VIEW:
                 if (table := self._known(file)) is not None:
                     self._drop(table, file)
-            case Action.CREATE_TABLE | Action.CREATE_TABLES:
+            case Action.CREATE_TABLE | Action.CREATE_TABLES | Action.CREATE_VIEW:
                 self._create(file)
             case Action.TRUNCATE_TABLE:
                 self._truncate(file)
@@ -106,8 +104,9 @@ class SchemaCatalog(ABC, Generic[Table, Done]):
         if not table.is_view:
             self._dropped.append(table)
 
-    def _put(self, table: Table) -> None:
+    def _put(self, table: Table) -> Table:
         self._tables[table.key] = table
+        return table
 
     # -- what a reader makes of it
 
@@ -129,10 +128,7 @@ class SchemaCatalog(ABC, Generic[Table, Done]):
 
     @abstractmethod
     def _create(self, file: ConsumerSchemaFile) -> Table:
-        """An empty one."""
-
-    @abstractmethod
-    def _create_view(self, file: ConsumerSchemaFile) -> None: ...
+        """An empty one, or a view."""
 
     @abstractmethod
     def _recover(self, file: ConsumerSchemaFile, table: Table | None) -> Done:

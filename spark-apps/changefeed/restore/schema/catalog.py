@@ -57,14 +57,10 @@ class RestoreCatalog(SchemaCatalog[RestoredTable, None]):
     def _create(self, file: ConsumerSchemaFile) -> RestoredTable:
         if (there := self.get(file.schema, file.table)) is not None:  # it went with its database, of which no id tells
             self._drop(there, file)
-        table = RestoredTable(next(self._numbers), ddls=[file])
+        table = RestoredTable(next(self._numbers), ddls=[file], is_view=file.type == Action.CREATE_VIEW)
         stored = tuple(self._stored(column.arrow_type(self._choice)) for column in file.written)
         table.turn(TableVersion(file.version, (file.schema, file.table), file.columns, stored))
-        self._put(table)
-        return table
-
-    def _create_view(self, file: ConsumerSchemaFile) -> None:
-        self._create(file).is_view = True
+        return self._put(table)
 
     def _drop(self, table: RestoredTable, file: ConsumerSchemaFile) -> None:
         table.ddls.append(file)

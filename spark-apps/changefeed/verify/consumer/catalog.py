@@ -175,7 +175,7 @@ class ConsumerCatalog(SchemaCatalog[ConsumerTable, Awaitable[None]]):
             return
         info = self._upstream.table(file.schema, file.table, file.version)
         if info is not None and info.is_view:
-            self._create_view(file)
+            self._put(ConsumerTable(file.schema, file.table, is_view=True))
             return
         if info is not None and any(self._copied.get(id_) == file.version for id_ in info.physical_ids):
             self._create(file)
@@ -185,9 +185,6 @@ class ConsumerCatalog(SchemaCatalog[ConsumerTable, Awaitable[None]]):
         await self._retake(file, "" if file.version == self._start_ts else why)
 
     # -- tables
-
-    def _create_view(self, file: ConsumerSchemaFile) -> None:
-        self._put(ConsumerTable(file.schema, file.table, is_view=True))
 
     def _known(self, file: ConsumerSchemaFile) -> ConsumerTable | None:
         """A consumer can't execute a statement without the table that it is about."""
@@ -212,13 +209,14 @@ class ConsumerCatalog(SchemaCatalog[ConsumerTable, Awaitable[None]]):
         super()._drop(table, file)
 
     def _create(self, file: ConsumerSchemaFile) -> ConsumerTable:
+        if file.type == Action.CREATE_VIEW:
+            return self._put(ConsumerTable(file.schema, file.table, is_view=True))
         info = self._upstream.table(file.schema, file.table, file.version)
         if (there := self.get(file.schema, file.table)) is not None:
             if not self._has_ids or info is None or there.id == info.id:  # else it went with its database
                 self._report.problem(f"{file.path} makes a table that already exists: {file.query}")
             self._drop(there, file)
-        table = ConsumerTable(file.schema, file.table, file.version, file.columns)
-        self._put(table)
+        table = self._put(ConsumerTable(file.schema, file.table, file.version, file.columns))
         if info is None:
             table.unknown = "the upstream has no such table"
             return table
