@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from changefeed.errors import InvalidSpec
 from changefeed.reading.failures import NotVerifiable
-from changefeed.verify.report import verify
+from changefeed.verify.storage.report import verify
 from integration_inprocess import World, insert, new_world
 
 CSV = {"protocol": "csv", "csv": {"includeCommitTs": True}}

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from changefeed.verify.report import verify
 from changefeed.verify.result import Result
+from changefeed.verify.storage.report import verify
 from changefeed_devcluster.ddl import columns, partitions, tables
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import Run, World, insert, new_world

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from changefeed.verify.report import verify
+from changefeed.verify.storage.report import verify
 from changefeed_devcluster.workload.ddl_storm import DdlStorm
 from conftest import Changefeed, Upstream, wait_for
 from integration_inprocess import Run, World, new_world

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from changefeed.verify.report import verify
+from changefeed.verify.storage.report import verify
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import TxnError
 from changefeed_devcluster.tidb.large_transaction import LargeTransaction

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from changefeed.reading.failures import NotVerifiable
-from changefeed.verify.report import verify
 from changefeed.verify.result import Result
+from changefeed.verify.storage.report import verify
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world, resource
 

@@ -23,7 +23,7 @@ from changefeed.restore.flashback import flashback
 from changefeed.restore.report import RestoreReport
 from changefeed.restore.restore import restore
 from changefeed.restore.source import RestoreSource
-from changefeed.verify.report import verify
+from changefeed.verify.storage.report import verify
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb, Proxy

@@ -16,7 +16,7 @@ from changefeed.owner.locations import service_id, state_location
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.tikv.client.safepoint import HeldUntil
-from changefeed.verify.report import verify
+from changefeed.verify.storage.report import verify
 from integration_inprocess import InProcessExecution, Run, Seen, World, new_world
 
 ID = "orders-of-the-shop"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from changefeed.verify.report import verify
+from changefeed.verify.storage.report import verify
 from changefeed_devcluster import keys
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.large_transaction import LargeTransaction

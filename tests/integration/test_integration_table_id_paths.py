@@ -10,8 +10,8 @@ import pytest
 from changefeed.objectstore.open import open_store
 from changefeed.reading.known import known_of
 from changefeed.tail.changes import TailedChanges
-from changefeed.verify.report import verify
 from changefeed.verify.result import Result
+from changefeed.verify.storage.report import verify
 from changefeed_devcluster.ddl import databases, partitions, tables
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import Run, World, insert, new_world

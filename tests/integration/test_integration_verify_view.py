@@ -16,8 +16,8 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.tikv.tidb import snapshot
 from changefeed.upstream.tikv.tidb.effects import Effects
 from changefeed.upstream.tikv.tidb.job import Job
-from changefeed.verify.report import verify
 from changefeed.verify.result import Result
+from changefeed.verify.storage.report import verify
 from changefeed_devcluster.cdc import events
 from changefeed_devcluster.ddl.columns import add_column, modify_column
 from changefeed_devcluster.ddl.jobs import JobType

@@ -1,14 +1,12 @@
-"""Chooses the verifier for a changefeed's sink."""
+"""The kinds of sinks that can be verified, and the verifier for a changefeed's."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
-from changefeed.owner.locations import state_location, upstream_access
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import ReadingProgress
-from changefeed.sink.storage.location import sink_location
 from changefeed.spec.model import Changefeed
 from changefeed.verify.result import Verdict
 
@@ -23,11 +21,9 @@ async def verify_sink(
     # Each kind loads a client library that the others have no use for.
     match kind:
         case "storage":
-            from changefeed.verify import report
+            from changefeed.verify.storage import report as storage
 
-            sink = sink_location(changefeed, secrets_dir)
-            place = report.Locations(sink.uri, sink.secret, state_location(changefeed, secrets_dir).secret, newest=True)
-            return await report.verify(place, upstream_access(changefeed, secrets_dir), conserved, progress)
+            return await storage.verify_changefeed(changefeed, secrets_dir, conserved, progress)
         case "iceberg":
             from changefeed.verify.iceberg import report as iceberg
 

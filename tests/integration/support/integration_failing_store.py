@@ -17,7 +17,7 @@ from changefeed.owner import alive as alive_module
 from changefeed.owner.driver import RunOptions
 from changefeed.owner.reporting.status_writer import Applied, StatusWriter
 from changefeed.puller.task import Limits
-from changefeed.verify.report import verify
+from changefeed.verify.storage.report import verify
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import TxnError
 from changefeed_devcluster.workload.bank import Bank

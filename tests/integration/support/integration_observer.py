@@ -17,7 +17,7 @@ from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.layout.files import checkpoint, read_layout
 from changefeed.reading.rows.contents import lowest_ts
 from changefeed.reading.rows.formats import Format
-from changefeed.verify.finality import Finality
+from changefeed.verify.storage.finality import Finality
 
 _CSV = {
     "delimiter": ",",

@@ -11,7 +11,7 @@ from typing import Any
 from changefeed.log.state import State
 from changefeed.objectstore.local import LocalStore
 from changefeed.sink.storage.layout import CLAIM
-from changefeed.verify.report import verify
+from changefeed.verify.storage.report import verify
 from integration_observer import Observer, format_of
 from integration_standing import Broken, Watch, World
 

@@ -209,8 +209,8 @@ def test_the_demo_resource_is_valid_and_leaves_room_beside_its_pullers(capsys: p
 
 def _verify_finds(monkeypatch: pytest.MonkeyPatch, **found: Any) -> list[Any]:
     """Let `verify` find this; gives the arguments of its calls."""
-    from changefeed.verify import report
     from changefeed.verify.result import Result
+    from changefeed.verify.storage import report
 
     calls: list[Any] = []
 

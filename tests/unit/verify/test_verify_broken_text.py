@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from changefeed.reading.failures import NotVerifiable
-from changefeed.verify.report import verify
+from changefeed.verify.storage.report import verify
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changefeed.verify import report
-from changefeed.verify.report import verify
 from changefeed.verify.result import Result
+from changefeed.verify.storage import report
+from changefeed.verify.storage.report import verify
 from changefeed_devcluster.ddl import columns, databases, indexes, partitions, tables
 from changefeed_devcluster.ddl.running import last
 from changefeed_devcluster.server import DevCluster

@@ -16,9 +16,9 @@ from changefeed.reading.layout.files import DirectoryFiles, read_layout
 from changefeed.reading.rows import lines
 from changefeed.reading.rows.formats import Format, Formats
 from changefeed.reading.rows.lines import LineShape, read_lines, show_values
-from changefeed.verify.comparison.table_files import TableFiles, lowest_commit_ts
-from changefeed.verify.report import _directories_of
 from changefeed.verify.result import Result
+from changefeed.verify.storage.report import _directories_of
+from changefeed.verify.storage.table_files import TableFiles, lowest_commit_ts
 
 
 def fmt(**options: Any) -> Format:

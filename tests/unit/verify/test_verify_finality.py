@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from changefeed.reading.layout.files import PublishedFiles
-from changefeed.verify.finality import Finality
+from changefeed.verify.storage.finality import Finality
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -17,7 +17,7 @@ from changefeed.reading.failures import Break
 from changefeed.reading.rows import contents, parquet
 from changefeed.reading.rows.formats import Format
 from changefeed.reading.rows.lines import LineShape
-from changefeed.verify.report import verify
+from changefeed.verify.storage.report import verify
 from verify_harm import ITEMS
 from verify_sink import Shop, parquet_of, write_sink, zstd
 

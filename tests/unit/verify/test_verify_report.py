@@ -19,9 +19,9 @@ from changefeed.log.state import State
 from changefeed.objectstore.open import open_store
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.layout import files
-from changefeed.verify import report
 from changefeed.verify.comparison import table
-from changefeed.verify.report import verify
+from changefeed.verify.storage import report
+from changefeed.verify.storage.report import verify
 from changefeed.verify.upstream.history import read_history
 from changefeed_devcluster.pd.safepoints import GC_WORKER, NEVER, ServiceSafePoint
 from changefeed_devcluster.server import DevCluster

@@ -53,8 +53,8 @@ def verify(
 
     from changefeed.cli.sink.verdict import open_progress, write_verdict
     from changefeed.upstream.tikv.client.access import Access
-    from changefeed.verify import report
     from changefeed.verify.choice import verify_sink
+    from changefeed.verify.storage import report
 
     with open_progress(Console(file=sys.stderr), silent=as_json) as progress:
         if file is not None:
@@ -62,7 +62,7 @@ def verify(
         else:
             assert uri is not None
             assert pd is not None
-            checking = report.verify(report.Locations(uri), Access(tuple(pd)), conserved, progress)
+            checking = report.verify(report.StoredSink(uri), Access(tuple(pd)), conserved, progress)
         result = asyncio.run(checking)
     if as_json:
         write_json(result.to_json())

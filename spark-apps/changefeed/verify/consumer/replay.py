@@ -17,15 +17,15 @@ from changefeed.reading.rows.gathered import Gathered
 from changefeed.reading.schema.schema_file import ConsumerSchemaFile, read_schema_file
 from changefeed.reading.scratch import with_bytes
 from changefeed.schema.table_info import TableInfo
-from changefeed.verify.comparison.files import StoredSubject
 from changefeed.verify.comparison.ledger import TableLedger
-from changefeed.verify.comparison.table_files import TableFiles
 from changefeed.verify.consumer.catalog import ConsumerCatalog
 from changefeed.verify.consumer.report import ConsumerReport
 from changefeed.verify.consumer.rows import ConsumerRows
 from changefeed.verify.consumer.table import ConsumerTable, differing, why_unknown
 from changefeed.verify.consumer.upstream import UpstreamTables
 from changefeed.verify.result import Result
+from changefeed.verify.storage.files import StoredSubject
+from changefeed.verify.storage.table_files import TableFiles
 from changefeed.verify.upstream.lives import Lives
 
 _AT_ONCE_BYTES = 64 << 20

@@ -13,8 +13,8 @@ from changefeed.reading.rows.gathered import Gathered
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.ledger import TableLedger
 from changefeed.verify.comparison.table import TableCheck, Verified
-from changefeed.verify.comparison.table_files import TableFiles
 from changefeed.verify.result import Result
+from changefeed.verify.storage.table_files import TableFiles
 from changefeed.verify.upstream.lives import Life
 
 _AT_ONCE_BYTES = 8 << 20

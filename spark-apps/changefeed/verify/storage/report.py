@@ -12,28 +12,28 @@ from changefeed.filter.selection import Selection
 from changefeed.log.log import Log
 from changefeed.log.state import State
 from changefeed.objectstore.open import open_store
+from changefeed.owner.locations import LOG, state_location, upstream_access
 from changefeed.reading.failures import Break, NotVerifiable
 from changefeed.reading.layout import files
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.reading.rows.formats import Formats, read_formats
-from changefeed.sink.storage.location import generation_location
+from changefeed.sink.storage.location import generation_location, sink_location
+from changefeed.spec.model import Changefeed
 from changefeed.upstream.tikv.client.access import Access
 from changefeed.verify.comparison import oracles
-from changefeed.verify.comparison.files import StoredSubject, check_table
 from changefeed.verify.comparison.ledger import TableLedger
-from changefeed.verify.comparison.table_files import lowest_commit_ts
 from changefeed.verify.consumer.replay import replay
-from changefeed.verify.finality import Finality
 from changefeed.verify.held import held
 from changefeed.verify.recorded import by_id, check_cluster, lives_of, rules_of, say_unexplained
 from changefeed.verify.result import Result
+from changefeed.verify.storage.files import StoredSubject, check_table
+from changefeed.verify.storage.finality import Finality
+from changefeed.verify.storage.table_files import lowest_commit_ts
 from changefeed.verify.upstream.lives import Life, Lives
-
-_LOG = "log"
 
 
 @dataclass(frozen=True)
-class Locations:
+class StoredSink:
     """Where a sink is, and the folders of its and its state's credentials (objectstore.Location)."""
 
     uri: str
@@ -42,32 +42,41 @@ class Locations:
     newest: bool = False  # the newest generation, of the sink at `uri`; else the folder at `uri`
 
 
+async def verify_changefeed(
+    changefeed: Changefeed, secrets_dir: Path | None, conserved: str | None, progress: ReadingProgress
+) -> Result:
+    """`verify` of the newest generation of the changefeed's files."""
+    found, state = sink_location(changefeed, secrets_dir), state_location(changefeed, secrets_dir)
+    sink = StoredSink(found.uri, found.secret, state.secret, newest=True)
+    return await verify(sink, upstream_access(changefeed, secrets_dir), conserved, progress)
+
+
 async def verify(
-    place: Locations | str,
+    sink: StoredSink | str,
     upstream: Access | Sequence[str],
     conserved: str | None = None,
     progress: ReadingProgress | None = None,
 ) -> Result:
-    """Check the sink at `place` against `upstream`, or the one behind these addresses of PD.
+    """Check `sink` against `upstream`, or the one behind these addresses of PD.
 
     `conserved`: a column whose sum over all tables no transaction changes. Raises NotVerifiable when there is no
     answer; a broken promise is a Result that is not ok.
     """
-    place = Locations(place) if isinstance(place, str) else place
+    sink = StoredSink(sink) if isinstance(sink, str) else sink
     upstream = upstream if isinstance(upstream, Access) else Access(tuple(upstream))
     result = Result()
     progress = progress or NoProgress()
     progress.stage("the changefeed's log")
-    store = open_store(place.uri, secret=place.secret)
+    store = open_store(sink.uri, secret=sink.secret)
     owner = files.owner(store)
-    if place.newest:
-        generation = _read_log(place, store.uri, owner)[0].generation
-        store = open_store(generation_location(store.location, generation).uri, secret=place.secret)
+    if sink.newest:
+        generation = _read_log(sink, store.uri, owner)[0].generation
+        store = open_store(generation_location(store.location, generation).uri, secret=sink.secret)
         owner = files.owner(store)
     # Before the log: what `metadata` says stands in the log by then, also while the changefeed runs.
     checkpoint_ts = files.checkpoint(store)
     result.checkpoint_ts = str(checkpoint_ts)
-    state, formats = _read_log(place, store.uri, owner)
+    state, formats = _read_log(sink, store.uri, owner)
     state = _at_generation(state, owner.generation, store.uri)
     if state.expired_before:
         raise NotVerifiable(
@@ -122,10 +131,10 @@ def _at_generation(state: State, number: int, sink_uri: str) -> State:
     return state.model_copy(update=bounds)
 
 
-def _read_log(place: Locations, sink_uri: str, owner: files.SinkOwner) -> tuple[State, Formats]:
+def _read_log(sink: StoredSink, sink_uri: str, owner: files.SinkOwner) -> tuple[State, Formats]:
     uid, state_uri = owner.uid, owner.state_uri
-    store = open_store(state_uri, secret=place.state_secret)
-    state = Log(store, _LOG).read()
+    store = open_store(state_uri, secret=sink.state_secret)
+    state = Log(store, LOG).read()
     if state.epoch.number == 0:
         raise NotVerifiable(
             f"The changefeed's log is not at {state_uri}, which {files.OWNER} in {sink_uri} names.",
@@ -136,7 +145,7 @@ def _read_log(place: Locations, sink_uri: str, owner: files.SinkOwner) -> tuple[
             f"{sink_uri} belongs to changefeed {uid!r}, but the log at {state_uri} is of {state.uid!r}.",
             "The sink or the state was copied or replaced; verify needs both as the changefeed left them.",
         )
-    return state, read_formats(store, _LOG, state.epoch.config["spec"])
+    return state, read_formats(store, LOG, state.epoch.config["spec"])
 
 
 def _is_checkpoint_right(published: int, state: State, result: Result) -> bool:

@@ -1,0 +1,1 @@
+"""Verifies files in an object store."""
