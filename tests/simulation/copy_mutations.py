@@ -26,8 +26,8 @@ COPY_MUTATIONS = (
         "chunks are whole in any order",
         CopyScan,
         "run",
-        "if len(running) == _AT_ONCE:\n    await over(*running[0])\n    running.popleft()",
-        "if len(running) == _AT_ONCE:\n    await over(*running.pop())",
+        "if len(running) == self._at_once:\n    await over(*running[0])\n    running.popleft()",
+        "if len(running) == self._at_once:\n    await over(*running.pop())",
     ),
     Mutation(
         "initial copy",

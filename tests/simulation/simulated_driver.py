@@ -81,7 +81,7 @@ class Driver(Process):
         self.log = Log(self.store, "log", self.sleep)
         self.sink = Sink(self)
         self.clock_ms = world.network.choice((0, -_DAY_MS, _DAY_MS))
-        self.run = Run(0, self.nonce, "codec", in_order=world.database is not None)
+        self.run = Run(0, self.nonce, "codec", in_order=world.database is not None, ahead=world.ahead)
         self.run_folder: RunFolder = world.segments.run_folder(0, self.nonce, self.wait)
         if number > 1:
             self.takes_over, self.dwells = True, 0.5  # when it matters most
@@ -157,7 +157,7 @@ class Driver(Process):
         self.run_folder.delete_lower_epochs()
         self.takes_over, self.dwells = False, 0.2
         spans = Spans(world.pullers, "owner's")
-        planner = Planner(world.file_size, world.flush_interval, world.plan_bytes, world.entry_cap)
+        planner = Planner(world.file_size, world.flush_interval, world.plan_bytes, world.entry_cap, world.turn_files)
         schema_ts = max(START_TS, state.checkpoint_ts, state.last_ddl[0] if state.last_ddl else 0)
         state = self._copied(state, schema_ts)
         barrier = Barrier(schema_ts, upstream.target_ts, self._syncpoints(state))

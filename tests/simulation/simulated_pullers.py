@@ -138,7 +138,7 @@ class Puller:
 
         def feed(pd: Pd, emit: Callable[[FeedEvent], Awaitable[None]], clock: Clock, **given: Any) -> SpanFeed:
             given["scratch"] = MemoryFile
-            self.feed = SpanFeed(pd, emit, clock, rng, **given)
+            self.feed = SpanFeed(pd, emit, clock, rng, chunks_at_once=2, **given)
             return self.feed
 
         self.task = PullerTask(

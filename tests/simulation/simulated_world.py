@@ -22,7 +22,7 @@ from changefeed.eventstore import writer as segment_writer
 from changefeed.log.log import Log
 from changefeed.owner.planning import checkpoint, planner
 from changefeed.owner.planning.actions import Stop
-from changefeed.owner.writing import dispatch
+from changefeed.owner.writing.dispatch import Ahead
 from changefeed.sink.storage.layout import Layout
 from changefeed.upstream.tikv.feed import initial_copy, store_stream
 from changefeed.upstream.tikv.matching import matcher, spilled
@@ -155,8 +155,8 @@ class World:
             self.database.syncpoint_ms = order.choice((None, 1_000, 3_000))
         # Dice of its own, as above. A dispatcher a turn, or as many as there are.
         turns = Random(f"{story.seed} turns")
-        self.turn_files = 1 if "turns" not in story.without and turns.random() < 0.2 else planner._TURN_FILES
-        self.files_ahead = rng.choice(((1, 1), (1, 2), (2, 64)))  # that a pipeline task is given, at least and at most
+        self.turn_files = 1 if "turns" not in story.without and turns.random() < 0.2 else planner.TURN_FILES
+        self.ahead = Ahead(*rng.choice(((1, 1), (1, 2), (2, 64))), bytes=200)  # of a pipeline task
         if past is not None:
             self.layout = past.layout
             self.upstream.go_on_from(past.upstream)
@@ -202,11 +202,7 @@ class World:
         with (
             patch.object(matcher, "SPILL_BYTES", self.spill_bytes),
             patch.object(spilled, "BATCH_BYTES", 150),
-            patch.object(planner, "_TURN_FILES", self.turn_files),
-            patch.object(dispatch, "_AHEAD", self.files_ahead),
-            patch.object(dispatch, "_AHEAD_BYTES", 200),
             patch.object(segment_writer, "ARCHIVE_AFTER_S", self.archive_after_s),
-            patch.object(initial_copy, "_AT_ONCE", 2),
             patch.object(initial_copy, "Snapshot", SimulatedSnapshot),
             patch.object(store_stream, "give_back_memory", lambda: None),
         ):

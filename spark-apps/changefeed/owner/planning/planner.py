@@ -44,7 +44,7 @@ from changefeed.owner.pulling.segments import Segment
 
 MIB = 1 << 20
 _NEWEST_SHARE = 0.3  # of a file in its table's learnt ratio
-_TURN_FILES = 128  # what two cores write in some 0.3 s
+TURN_FILES = 128  # what two cores write in some 0.3 s
 _MOST_TURNS = 8  # in an interval
 
 Reason = Literal["size", "oversized", "interval", "barrier", "quota", "shutdown"]
@@ -110,12 +110,18 @@ class Planner:
     """What is not yet planned, for all dispatchers of a changefeed. Seconds are monotonic, sizes bytes."""
 
     def __init__(
-        self, file_size: int, flush_interval_s: float, plan_bytes: int = 512 * MIB, entry_raw_cap: int = 256 * MIB
+        self,
+        file_size: int,
+        flush_interval_s: float,
+        plan_bytes: int = 512 * MIB,
+        entry_raw_cap: int = 256 * MIB,
+        turn_files: int = TURN_FILES,
     ) -> None:
         self._file_size = file_size
         self._flush_interval_s = flush_interval_s
         self._plan_bytes = plan_bytes
         self._entry_raw_cap = entry_raw_cap
+        self._turn_files = turn_files
         self._dispatchers: dict[int, _Dispatcher] = {}
         self._first_unplanned = Lowest(self.first_unplanned_ts)
         self._checkpoint_ts = 0
@@ -243,7 +249,7 @@ class Planner:
     @property
     def _turns(self) -> int:
         """How many parts an interval has."""
-        return min(_MOST_TURNS, 1 + self.dirty // _TURN_FILES)
+        return min(_MOST_TURNS, 1 + self.dirty // self._turn_files)
 
     def first_unplanned_ts(self, dispatcher: int) -> int | None:
         """No unplanned row is below it; None when there are none."""

@@ -18,8 +18,18 @@ from dataclasses import dataclass, field
 
 from changefeed.owner.writing.open_entries import EntryKey
 
-_AHEAD_BYTES = 8 << 20  # raw, of what a task has been given: while it writes the last of it, more arrives
-_AHEAD = 2, 64  # entries: at least so many, whatever their size, and at most
+
+@dataclass(frozen=True)
+class Ahead:
+    """How much a task is given at a time: at least and at most so many entries. `bytes`, raw, lie between: while it
+    writes the last of them, more arrives."""
+
+    least: int = 2
+    most: int = 64
+    bytes: int = 8 << 20
+
+
+AHEAD = Ahead()
 
 
 @dataclass
@@ -27,10 +37,9 @@ class _Task:
     given: dict[EntryKey, int] = field(default_factory=dict)  # raw bytes of each
     bytes: int = 0
 
-    @property
-    def has_room(self) -> bool:
-        least, most = _AHEAD
-        return len(self.given) < least or (self.bytes < _AHEAD_BYTES and len(self.given) < most)
+    def has_room(self, ahead: Ahead) -> bool:
+        count = len(self.given)
+        return count < ahead.least or (self.bytes < ahead.bytes and count < ahead.most)
 
 
 @dataclass
@@ -46,8 +55,9 @@ class _Holding:
 class Dispatch:
     """Tasks are known by their number."""
 
-    def __init__(self, in_order: bool = False) -> None:
+    def __init__(self, in_order: bool = False, ahead: Ahead = AHEAD) -> None:
         self._in_order = in_order
+        self._ahead = ahead
         self._tasks: dict[int, _Task] = {}
         self._dispatchers: dict[EntryKey, int] = {}
         self._holdings: dict[int, _Holding] = {}
@@ -105,7 +115,8 @@ class Dispatch:
 
     def _least_busy(self) -> int | None:
         """The task with the least to do, of those that have room."""
-        loads = ((task.bytes, len(task.given), number) for number, task in self._tasks.items() if task.has_room)
+        ready = ((number, task) for number, task in self._tasks.items() if task.has_room(self._ahead))
+        loads = ((task.bytes, len(task.given), number) for number, task in ready)
         return min(loads, default=(0, 0, None))[2]
 
     def _task_for(self, dispatcher: int | None, free: int) -> int | None:
@@ -113,7 +124,7 @@ class Dispatch:
         holding = self._holdings.get(dispatcher) if dispatcher is not None else None
         if holding is None:
             return free
-        can = not holding.is_over and self._tasks[holding.task].has_room
+        can = not holding.is_over and self._tasks[holding.task].has_room(self._ahead)
         if can:
             return holding.task
         return None if holding.unwritten else free

@@ -10,7 +10,7 @@ from changefeed.log.records import FileCommitted, PlanEntry, PlanRecord
 from changefeed.log.state import OpenPlan, State
 from changefeed.owner.planning.planner import UnderWay
 from changefeed.owner.pulling.stored_rows import StoredRows
-from changefeed.owner.writing.dispatch import Dispatch
+from changefeed.owner.writing.dispatch import AHEAD, Ahead, Dispatch
 from changefeed.owner.writing.open_entries import EntryKey, OpenEntries, size_of
 from changefeed.owner.writing.reads import Reads
 from changefeed.pipeline.work import Work, WorkEntry
@@ -24,6 +24,7 @@ class Run:
     nonce: str
     codec: str  # fingerprint
     in_order: bool = False  # a dispatcher's entries are written one after the other: see Dispatch
+    ahead: Ahead = AHEAD
 
     @property
     def name(self) -> str:
@@ -37,7 +38,7 @@ class Writing:
         self._open = open_
         self._rows = rows
         self._run = run
-        self._dispatch = Dispatch(run.in_order)
+        self._dispatch = Dispatch(run.in_order, run.ahead)
         self._reads = Reads()
         self._missing: set[EntryKey] = set()  # files whose rows may not have arrived in this run
         for key, entry in open_.unwritten():

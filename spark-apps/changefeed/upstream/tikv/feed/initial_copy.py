@@ -21,7 +21,7 @@ from changefeed.upstream.tikv.client.kv import Snapshot
 from changefeed.upstream.tikv.client.regions import Pd
 from changefeed.upstream.tikv.client.safepoint import lost_history
 
-_AT_ONCE = 4  # chunks
+AT_ONCE = 4  # chunks
 
 
 class ScanRateLimit:
@@ -42,7 +42,16 @@ class ScanRateLimit:
 class CopyScan:
     """Scans for the spans of one task. `room` is awaited before more is taken in, and must not wait for ever."""
 
-    def __init__(self, pd: Pd, clock: Clock, room: Callable[[], Awaitable[None]], rate: float | None = None) -> None:
+    def __init__(
+        self,
+        pd: Pd,
+        clock: Clock,
+        room: Callable[[], Awaitable[None]],
+        rate: float | None = None,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        """`at_once`: so many chunks are scanned side by side."""
+        self._at_once = at_once
         self._pd = pd
         self._clock = clock
         self._room = room
@@ -79,7 +88,7 @@ class CopyScan:
         running: deque[tuple[CopyChunk, asyncio.Task[None]]] = deque()
         try:
             for chunk in copy.chunks(after_ts):
-                if len(running) == _AT_ONCE:
+                if len(running) == self._at_once:
                     await over(*running[0])
                     running.popleft()
                 running.append((chunk, asyncio.create_task(scan(chunk))))

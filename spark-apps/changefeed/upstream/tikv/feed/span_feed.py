@@ -41,7 +41,7 @@ from changefeed.upstream.tikv.client.pd import LocatedRegion
 from changefeed.upstream.tikv.client.regions import Pd
 from changefeed.upstream.tikv.client.safepoint import lost_history
 from changefeed.upstream.tikv.feed.held_history import HeldHistory
-from changefeed.upstream.tikv.feed.initial_copy import CopyScan
+from changefeed.upstream.tikv.feed.initial_copy import AT_ONCE, CopyScan
 from changefeed.upstream.tikv.feed.range_lock import RangeLock
 from changefeed.upstream.tikv.feed.reaction import Fatal, Leader, Wait, backoff, reaction
 from changefeed.upstream.tikv.feed.stopped_stores import BEHIND, READ, REFUSED, StoppedStores
@@ -85,6 +85,7 @@ class SpanFeed:
         room: Callable[[], Awaitable[None]] | None = None,
         gather_s: float = GATHER_SECONDS,
         scan_rate: float | None = None,
+        chunks_at_once: int = AT_ONCE,
     ) -> None:
         self._pd = pd
         self._emit = emit
@@ -93,7 +94,7 @@ class SpanFeed:
         self._scratch = scratch
         self._room = room
         self._gather_s = gather_s
-        self._copies = CopyScan(pd, self._clock, self.room, scan_rate)
+        self._copies = CopyScan(pd, self._clock, self.room, scan_rate, chunks_at_once)
         self._tasks = asyncio.TaskGroup()
         self._running: set[asyncio.Task[None]] = set()
         self._streams: dict[int, StoreStream] = {}  # by store
