@@ -62,23 +62,11 @@ def _store_ports(target: Target) -> Iterator[int]:
     """Ports of the log's store, and of the sink and what belongs to it. Brokers that advertise other ports need a rule
     of their own (changefeedEgress.extra).
     """
-    sink = target.resource.spec.sink
+    sink = target.resource.spec.sink.section
     if target.state_uri:
         yield _store_port(target.state_uri)
-    if sink.storage:
-        yield _store_port(sink.storage.uri)
-    elif sink.iceberg:
-        yield _store_port(sink.iceberg.warehouse)
-        yield _port(sink.iceberg.catalog.uri)
-    elif sink.mysql:
-        yield _port(sink.mysql.uri)
-    elif sink.kafka:
-        for host in urlsplit(sink.kafka.uri).netloc.split(","):
-            yield _port(f"kafka://{host}")
-        if sink.kafka.schema_registry:
-            yield _port(sink.kafka.schema_registry)
-        if sink.kafka.large_messages.claim_check_uri:
-            yield _store_port(sink.kafka.large_messages.claim_check_uri)
+    yield from map(_store_port, sink.stores())
+    yield from map(_port, sink.servers())
 
 
 def _store_port(uri: str) -> int:

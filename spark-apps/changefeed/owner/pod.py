@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from changefeed.errors import Fenced, InvalidSpec, NeedsHuman
 from changefeed.owner.locations import STATE_FIELD
-from changefeed.sink.storage.location import SINK_FIELD
 from changefeed.spec.field.location import in_bucket
 from changefeed.spec.model import Changefeed
 
@@ -55,12 +54,7 @@ def check_pod(pod: Pod, changefeed: Changefeed) -> None:
             f"{changefeed.name}, uid {metadata.uid}.",
             "The resource was deleted and recreated: leave it to the new one's driver.",
         )
-    stores = [(STATE_FIELD, changefeed.spec.state.uri)]
-    if storage := changefeed.spec.sink.storage:
-        stores.append((SINK_FIELD, storage.uri))
-    if iceberg := changefeed.spec.sink.iceberg:
-        stores.append(("spec.sink.iceberg.warehouse", iceberg.warehouse))
-    for field, uri in stores:
+    for field, uri in ((STATE_FIELD, changefeed.spec.state.uri), *changefeed.spec.sink.section.folders()):
         if uri is None or not in_bucket(uri):
             raise InvalidSpec(
                 field,

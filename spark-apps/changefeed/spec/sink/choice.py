@@ -13,6 +13,7 @@ from changefeed.spec.field.section import Section, ruled
 from changefeed.spec.sink.iceberg import Iceberg
 from changefeed.spec.sink.kafka import Kafka
 from changefeed.spec.sink.mysql import Mysql
+from changefeed.spec.sink.section import SinkSection
 from changefeed.spec.sink.staying import ELSEWHERE
 from changefeed.spec.sink.storage import OF_NAMES, Storage
 
@@ -20,7 +21,7 @@ _KINDS = ("storage", "iceberg", "mysql", "kafka", "blackhole")
 _ONE_SINK = "exactly one sink, such as storage: {uri: ..., protocol: csv}"
 
 
-class Blackhole(Section):
+class Blackhole(SinkSection):
     """Counts the changes and drops them."""
 
 
@@ -61,6 +62,12 @@ class SinkSpec(Section):
         return next(kind for kind in _KINDS if getattr(self, kind) is not None)
 
     @property
+    def section(self) -> SinkSection:
+        """That of its kind."""
+        section: SinkSection = getattr(self, self.kind)
+        return section
+
+    @property
     def names(self) -> dict[str, str]:
         """By field: the options that decide files' names, which stay as they were; none of other sinks."""
         options = self.storage.model_dump(by_alias=True, mode="json") if self.storage else {}
@@ -79,7 +86,7 @@ class SinkSpec(Section):
     @property
     def uri(self) -> str:
         """Where the changes go."""
-        return str(getattr(getattr(self, self.kind), "uri", f"{self.kind}://"))
+        return str(getattr(self.section, "uri", f"{self.kind}://"))
 
 
 def kind_and_options(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

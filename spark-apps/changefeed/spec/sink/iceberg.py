@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import ValidationInfo, field_validator
 
 from changefeed.spec.field.fields import Bytes, Seconds, Warehouse, duration, one_of, server_of, size, text
 from changefeed.spec.field.kind import fixed, rule, wrong
 from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, SinkTls, ruled
+from changefeed.spec.sink.section import InClearText, SinkSection
 from changefeed.spec.sink.staying import STAYS, stays
 
 _CATALOGS = ("http", "https", "mysql", "postgresql", "sqlite")
@@ -49,7 +52,7 @@ class IcebergCatalog(Section):
         return tls
 
 
-class Iceberg(Section):
+class Iceberg(SinkSection):
     """Tables of Apache Iceberg, one for each table of the upstream."""
 
     warehouse: Annotated[Warehouse, stays("warehouse"), fixed(FROM_CREATION)]
@@ -73,3 +76,19 @@ class Iceberg(Section):
     def uri(self) -> str:
         """Where the changes go."""
         return self.warehouse
+
+    def servers(self) -> tuple[str, ...]:
+        return (self.catalog.uri,)
+
+    def stores(self) -> tuple[str, ...]:
+        return (self.warehouse,)
+
+    def folders(self) -> tuple[tuple[str, str], ...]:
+        return (("spec.sink.iceberg.warehouse", self.warehouse),)
+
+    def in_clear_text(self) -> Iterator[InClearText]:
+        if self.catalog.credentials is not None and self.catalog.tls is None:
+            catalog = urlsplit(self.catalog.uri)
+            mend = "Use https in its uri." if catalog.scheme == "http" else "Set spec.sink.iceberg.catalog.tls."
+            if catalog.scheme in ("http", "mysql", "postgresql"):
+                yield InClearText("spec.sink.iceberg.catalog.credentials", catalog.hostname or "", False, mend)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from changefeed.spec.field.fields import Bytes, Flag, Location, many, one_of, server, server_of, size, text, whole
 from changefeed.spec.field.kind import fixed, rule, wrong
+from changefeed.spec.field.location import is_this_machine
 from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, SinkTls, ruled
 from changefeed.spec.filter.filters import Rule
 from changefeed.spec.sink.formats import CanalJsonSpec
+from changefeed.spec.sink.section import InClearText, SinkSection
 from changefeed.spec.sink.staying import STAYS
 
 _TOPIC = r"[A-Za-z0-9._\-]*(?:\{schema\})?(?:[A-Za-z0-9._\-]*\{table\})?[A-Za-z0-9._\-]*"
@@ -88,7 +92,7 @@ _ENCRYPTED = "has(self.schemaRegistry) && self.schemaRegistry.startsWith('https:
 _SAID = "has(self.schemaRegistryCredentials.overHttp) && self.schemaRegistryCredentials.overHttp"
 
 
-class Kafka(Section):
+class Kafka(SinkSection):
     """Topics of a Kafka cluster."""
 
     model_config = ruled(
@@ -161,3 +165,28 @@ class Kafka(Section):
         if large.option == "claim-check" and large.claim_check_uri is None:
             raise wrong(_NEEDS_STORE)
         return large
+
+    def servers(self) -> Iterator[str]:
+        """Brokers that advertise other addresses are not among them."""
+        yield from self._brokers()
+        if self.schema_registry:
+            yield self.schema_registry
+
+    def stores(self) -> Iterator[str]:
+        if self.large_messages.claim_check_uri:
+            yield self.large_messages.claim_check_uri
+
+    def in_clear_text(self) -> Iterator[InClearText]:
+        # SCRAM proves the password without sending it.
+        if self.credentials is not None and self.tls is None and self.sasl_mechanism == "PLAIN":
+            brokers = (urlsplit(broker).hostname or "" for broker in self._brokers())
+            host = next((host for host in brokers if not is_this_machine(host)), "localhost")
+            yield InClearText("spec.sink.kafka.credentials", host, True, "Set spec.sink.kafka.tls.")
+        if self.schema_registry_credentials is not None:
+            registry = urlsplit(self.schema_registry or "")
+            if registry.scheme == "http":
+                field = "spec.sink.kafka.schemaRegistryCredentials"
+                yield InClearText(field, registry.hostname or "", False, "Use https in schemaRegistry.")
+
+    def _brokers(self) -> list[str]:
+        return [f"kafka://{broker}" for broker in urlsplit(self.uri).netloc.split(",")]

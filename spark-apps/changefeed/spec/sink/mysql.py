@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from changefeed.spec.field.fields import Flag, Seconds, duration, one_of, server, text, whole
 from changefeed.spec.field.kind import fixed
-from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, SinkTls
+from changefeed.spec.field.section import FROM_CREATION, Credentials, SinkTls
+from changefeed.spec.sink.section import InClearText, SinkSection
 from changefeed.spec.sink.staying import STAYS
 
 _DATABASE = "the name of a database, of letters, digits, _ and $"
 
 
-class Mysql(Section):
+class Mysql(SinkSection):
     """A MySQL, MariaDB or TiDB server to apply changes to. Its tables must exist as they were at startTs."""
 
     uri: Annotated[str, server("mysql", "mysql://host:port"), STAYS, fixed(FROM_CREATION)]
@@ -47,3 +50,11 @@ class Mysql(Section):
     """TLS to the server."""
     credentials: Credentials | None = None
     """Credentials to write with."""
+
+    def servers(self) -> tuple[str, ...]:
+        return (self.uri,)
+
+    def in_clear_text(self) -> Iterator[InClearText]:
+        if self.credentials is not None and self.tls is None:
+            host = urlsplit(self.uri).hostname or ""
+            yield InClearText("spec.sink.mysql.credentials", host, True, "Set spec.sink.mysql.tls.")

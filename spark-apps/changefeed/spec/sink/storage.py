@@ -9,9 +9,10 @@ from pydantic.config import JsonDict
 
 from changefeed.spec.field.fields import Bytes, Flag, Location, Seconds, duration, many, one_of, size, text, whole
 from changefeed.spec.field.kind import cel_text, fixed, rule, wrong
-from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, ruled
+from changefeed.spec.field.section import FROM_CREATION, Credentials, ruled
 from changefeed.spec.filter.filters import ColumnSelector
 from changefeed.spec.sink.formats import CanalJsonSpec, Csv, Parquet
+from changefeed.spec.sink.section import SinkSection
 from changefeed.spec.sink.staying import STAYS, as_created
 
 _Options = Csv | CanalJsonSpec | Parquet
@@ -47,7 +48,7 @@ _NAMED_COLUMNS = "none with protocol: csv, unless csv.outputFieldHeader: true sa
 OF_NAMES = {"protocol": "''", "compression": "'none'", "fileIndexWidth": "20", "useTableIdAsPath": "false"}
 
 
-class Storage(Section):
+class Storage(SinkSection):
     """TiCDC's layout on an object store."""
 
     model_config = ruled(
@@ -138,3 +139,9 @@ class Storage(Section):
         if info.data.get("protocol", owner) != owner and options != type(options)():
             raise wrong(_other_options(owner))
         return options
+
+    def stores(self) -> tuple[str, ...]:
+        return (self.uri,)
+
+    def folders(self) -> tuple[tuple[str, str], ...]:
+        return (("spec.sink.storage.uri", self.uri),)
