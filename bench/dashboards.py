@@ -76,7 +76,7 @@ class Operators:
             self.feeds.edit(name, paused=paused)
 
     def end(self, end: End, *names: str) -> None:
-        """Their drivers, once they run."""
+        """End their drivers, once they run."""
         for name in names:
             self.feeds.wait_until(name, "Normal", _DEADLINE_S)
             self.node.end(f"changefeed-{name}-driver", end)

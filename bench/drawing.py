@@ -323,7 +323,7 @@ def _big(text: str, colour: str, box: Box) -> Iterator[str]:
 
 
 def _table(panel: Panel, series: Sequence[Series], window: Window, box: Box) -> Iterator[str]:
-    """Its labels, as the panel's transformation has them."""
+    """Draw a table of the labels, as the panel's transformation has them."""
     changed: dict[str, Any] = {"excludeByName": {}, "renameByName": {}, "indexByName": {}}
     for transformation in panel.get("transformations", ()):
         changed |= transformation["options"]

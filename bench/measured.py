@@ -45,7 +45,7 @@ class Cluster:
         return _next_line(self.process)
 
     def begin_workload(self) -> None:
-        """Of bench/upstream.py; `changefeed-devcluster` begins by itself."""
+        """Begin the workload of bench/upstream.py; `changefeed-devcluster` begins by itself."""
         self.process.send_signal(signal.SIGUSR2)
 
     def end_workload(self) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class Meter:
         return self.metrics.get((name, label), 0.0)
 
     def total(self) -> Cpu:
-        """Of all processes so far, those that have ended too."""
+        """Return the CPU of all processes so far, those that have ended too."""
         used = [cpu for _, cpu in list(self.cpu.values())]
         return Cpu(sum(cpu.user for cpu in used), sum(cpu.kernel for cpu in used))
 

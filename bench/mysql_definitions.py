@@ -37,7 +37,7 @@ _INDEXES = (("by_name", "name_0", True), ("by_at", "at", False))
 
 
 def definition(number: int) -> TableInfo:
-    """Of 10 columns, a primary key and two indexes."""
+    """Return a table of 10 columns, a primary key and two indexes."""
     info = make_table(number + 1, f"t{number}", _COLUMNS, "id").to_json()
     indexes = [
         {"id": n, "idx_name": name, "idx_cols": [{"name": of, "length": -1}], "is_unique": is_unique, "state": 5}
@@ -58,7 +58,7 @@ def there(port: int, tables: list[TableInfo]) -> Iterator[None]:
 
 
 def seconds(port: int, tables: list[TableInfo], progress_database: str) -> tuple[float, float]:
-    """Of the sink's part of a start, and its CPU seconds. Without a database of its own nothing is compared."""
+    """Measure the sink's part of a start, in seconds and CPU seconds. Without its own database nothing is compared."""
     sink = {"uri": f"mysql://127.0.0.1:{port}", "progressDatabase": progress_database}
     resource = {
         "apiVersion": "changefeed.dev/v1alpha1",

@@ -112,7 +112,7 @@ def create(api: Api, namespace: Namespace, count: int) -> None:
 
 
 def quantile(q: float, before: dict[str, float], after: dict[str, float]) -> float:
-    """Of the passes between two looks, seconds: the upper bound of the bucket that it is in."""
+    """Return the quantile of the passes between two looks, in seconds: the upper bound of its bucket."""
     prefix = f"{_PASSES}_bucket/"
     counts = sorted(
         (float(name.removeprefix(prefix)), after[name] - before.get(name, 0.0))

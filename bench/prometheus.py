@@ -77,7 +77,7 @@ def _parts(legend: str) -> list[tuple[bool, str]]:
 
 @contextmanager
 def prometheus(folder: Path, targets: list[Target], scrape_s: int) -> Iterator[Prometheus]:
-    """Its data and log are in `folder`. The labels that a metric brings along win, as the chart's monitors have it."""
+    """Run one with data and log in `folder`. Labels that a metric brings along win, as the chart's monitors have it."""
     processes, port = Processes(folder), free_ports(1)[0]
     job = {
         "job_name": "changefeed",

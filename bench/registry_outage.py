@@ -89,7 +89,7 @@ class Feed:
             return {}
 
     def until(self, ts: int, seconds: float) -> float:
-        """Its checkpoint is there. How long it took. Ends the program if it takes longer than `seconds`."""
+        """Wait for its checkpoint; return how long that took. Ends the program if it takes longer than `seconds`."""
         began = time.monotonic()
         while int(self.status().get("checkpointTs") or 0) < ts:
             if time.monotonic() - began > seconds:

@@ -54,7 +54,7 @@ class Result:
 
 
 def median(results: Sequence[Result]) -> Result:
-    """Of each figure by itself; verified when all are."""
+    """Take the median of each figure by itself; verified when all are."""
     if len(results) == 1:
         return results[0]
     merged = _median([asdict(result) for result in results])

@@ -146,7 +146,7 @@ def _result(
 
 
 def file_lags(run: Run, after_ms: float, until_ms: float) -> Lags:
-    """Of the rows that were committed in between, Unix ms. The files are csv's."""
+    """Return the lags of the rows committed in between, Unix ms. The files are csv's."""
     found: dict[str, list[npt.NDArray[np.float64]]] = {}
     for path in run.data_files():
         if not path.stat().st_size:

@@ -32,6 +32,7 @@ from integration_mariadb import running as mariadb_running
 from integration_registry import RegistryServer, Release
 from integration_registry import registry as registry_running
 from integration_s3_servers import S3Server, running
+from integration_tools import pytest_terminal_summary  # noqa: F401 - a hook
 
 BIN = Path(sys.executable).parent
 DEADLINE_S = 120.0
@@ -243,7 +244,14 @@ def _quiet_grpc() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A real one, for the tests of a module."""
+    """An S3 server for the tests of a module."""
+    with running("ministack", tmp_path_factory.mktemp("ministack") / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One that refuses a body which was changed on its way."""
     with running("versitygw", tmp_path_factory.mktemp("versitygw") / "data") as server:
         yield server
 

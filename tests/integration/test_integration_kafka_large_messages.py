@@ -30,7 +30,7 @@ async def test_a_claim_check_is_written_with_credentials_of_its_own(
     secret = write_secret(secrets, "claims")
     with (
         running_broker(tmp_path / "kafka") as broker,
-        running_store("versitygw", tmp_path / "server" / "data") as store,
+        running_store("ministack", tmp_path / "server" / "data") as store,
         new_world(tmp_path) as world,
     ):
         notes = world.tidb.create_table("shop", "notes", (NewColumn("id", "bigint"), NewColumn("note", "text")))

@@ -119,7 +119,7 @@ class Pod:
 
 @pytest.fixture
 def pod(tmp_path: Path, new_changefeed: Callable[..., Changefeed]) -> Iterator[Pod]:
-    with running("versitygw", tmp_path / "server" / "data") as server:
+    with running("ministack", tmp_path / "server" / "data") as server:
         yield Pod(new_changefeed(["shop.*"]), server, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Object stores as they are: one contract for files, versitygw and MinIO; a store that breaks it is refused."""
+"""Object stores as they are: one contract for files and three S3 servers; a store that breaks it is refused."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_secret(tmp_path_factory.mktemp("secrets"), "lake-writer")
 
 
-@pytest.fixture(scope="module", params=["versitygw", "minio"])
+@pytest.fixture(scope="module", params=["versitygw", "minio"])  # MiniStack takes any key
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with running(request.param, tmp_path_factory.mktemp(request.param) / "data") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running("versitygw", tmp_path_factory.mktemp("only-versitygw") / "data") as server:
+def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with running("ministack", tmp_path_factory.mktemp("only-ministack") / "data") as server:
         yield server
 
 
-@pytest.fixture(scope="module", params=["file", "versitygw", "minio"])
+@pytest.fixture(scope="module", params=["file", "ministack", "versitygw", "minio"])
 def new_store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, secret: Path
 ) -> Iterator[Callable[[str], Store]]:
@@ -68,8 +68,8 @@ def store(new_store: Callable[[str], Store], request: pytest.FixtureRequest) -> 
     return new_store(f"of {request.node.originalname}")
 
 
-def test_headers_of_the_uri_are_in_each_request(versitygw: S3Server, secret: Path) -> None:
-    with before(versitygw) as (proxy, seen):
+def test_headers_of_the_uri_are_in_each_request(ministack: S3Server, secret: Path) -> None:
+    with before(ministack) as (proxy, seen):
         heard: set[tuple[str, str | None]] = set()
         proxy.look = lambda method, headers: heard.add((method, headers["x-tenant"]))
         store = open_store(f"{seen.uri('headers')}&header-x-tenant=shop%3B+a", secret=secret)
@@ -82,7 +82,7 @@ def test_headers_of_the_uri_are_in_each_request(versitygw: S3Server, secret: Pat
 
 
 def test_rule_28_a_store_without_an_atomic_create_is_refused(tmp_path: Path, secret: Path) -> None:
-    with running("s3s-fs", tmp_path / "data") as server:
+    with running("s3proxy", tmp_path / "data") as server:
         store = open_store(server.uri("cdc"), secret=secret)
         with pytest.raises(NeedsHuman, match=r"does not keep create-if-absent .* of 20 writers were told") as caught:
             probe_store(store)
@@ -120,17 +120,18 @@ def test_an_endpoint_that_is_down_is_unavailable(secret: Path) -> None:
 
 
 def test_a_server_that_dies_leaves_the_outcome_unknown(tmp_path: Path, secret: Path) -> None:
-    with running("versitygw", tmp_path / "data") as server:
+    with running("ministack", tmp_path / "data") as server:
         store = open_store(server.uri("x"), secret=secret)
         store.create("there", b"1")
     with pytest.raises((OutcomeUnknown, Transient)):
         store.create("there", b"1")
     with pytest.raises((OutcomeUnknown, Transient)):
         store.swap("there", b"1", "e")
-    assert (tmp_path / "data" / BUCKET / "x" / "there").read_bytes() == b"1"
+    (there,) = (tmp_path / "data").rglob(f"{BUCKET}/x/there")
+    assert there.read_bytes() == b"1"
 
 
 @pytest.fixture
-def faulty(versitygw: S3Server, secret: Path, tmp_path: Path) -> Iterator[tuple[FaultyProxy, Store]]:
-    with before(versitygw) as (proxy, seen):
+def faulty(ministack: S3Server, secret: Path, tmp_path: Path) -> Iterator[tuple[FaultyProxy, Store]]:
+    with before(ministack) as (proxy, seen):
         yield proxy, open_store(seen.uri(tmp_path.name), secret=secret)

@@ -6,28 +6,28 @@ Each test has a changefeed of its own and ends with `verify`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from changefeed import errors
 from changefeed.log.log import Log
 from changefeed.log.records import EpochRecord
-from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner.reporting import progress as progress_module
 from changefeed.sink.storage.layout import METADATA, parse_index_path
 from integration_failing_store import SINK, STATE, Feed, everything, new_feed, run_once, running_feed, surround, writes
 from integration_s3_proxy import AWAY, FORBIDDEN, REFUSED, STALE, FaultyProxy
-from integration_s3_servers import BUCKET, S3Server
+from integration_s3_servers import S3Server
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds the server
 
 
 @pytest.fixture
-def own(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Feed, FaultyProxy]]:
+def own(versitygw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Feed, FaultyProxy]]:
     """One of its own, not yet started."""
     surround(monkeypatch)
-    with new_feed(server, tmp_path) as made:
+    with new_feed(versitygw, tmp_path) as made:
         yield made
 
 
@@ -78,7 +78,7 @@ async def test_a_drain_during_an_outage_ends_when_its_time_is_over(own: tuple[Fe
 
 
 async def test_rule_6_a_driver_that_was_taken_over_while_it_waited_is_fenced(
-    own: tuple[Feed, FaultyProxy], server: S3Server, tmp_path: Path
+    own: tuple[Feed, FaultyProxy], versitygw: S3Server, tmp_path: Path
 ) -> None:
     feed, proxy = own
     with feed.load():
@@ -86,7 +86,7 @@ async def test_rule_6_a_driver_that_was_taken_over_while_it_waited_is_fenced(
         await feed.caught_up(run)
         proxy.strike = everything(AWAY)
         await feed.troubled(run, "")
-        state = open_store(server.uri(tmp_path.name + STATE + "/default/test/local"))
+        state = open_store(versitygw.uri(tmp_path.name + STATE + "/default/test/local"))
         log = Log(state, "log")
         mine = EpochRecord.model_validate_json(state.get("log/00000000000000000002.json").body)
         log.claim_epoch(
@@ -94,7 +94,7 @@ async def test_rule_6_a_driver_that_was_taken_over_while_it_waited_is_fenced(
                 update={"n": before.n + 1, "epoch": before.epoch.number + 1, "nonce": "another"}
             )
         )
-        sink = open_store(server.uri(tmp_path.name + SINK))
+        sink = open_store(versitygw.uri(tmp_path.name + SINK))
         there = published_in(sink)
         records = state.list("log")
         proxy.heal()
@@ -148,23 +148,21 @@ async def test_rule_5_a_start_that_sees_an_old_listing_of_the_log_is_refused(own
 
 
 async def test_more_than_a_thousand_objects_in_a_folder(
-    own: tuple[Feed, FaultyProxy], server: S3Server, tmp_path: Path
+    own: tuple[Feed, FaultyProxy], versitygw: S3Server, tmp_path: Path
 ) -> None:
     """The log of a driver that was restarted a thousand times, whose newest snapshot is listed last; old segments."""
     feed, proxy = own
     await run_once(feed)
-    folder = server.folder / BUCKET / tmp_path.name / STATE[1:] / "default" / "test" / "local"
-    log = Log(LocalStore(folder), "log")
+    store = open_store(versitygw.uri(tmp_path.name + STATE + "/default/test/local"))
+    log = Log(store, "log")
     state = log.read()
-    mine = EpochRecord.model_validate_json((folder / "log" / "00000000000000000002.json").read_bytes())
+    mine = EpochRecord.model_validate_json(store.get("log/00000000000000000002.json").body)
     for _ in range(1010):
         numbers = {"n": log.state.n + 1, "epoch": log.state.epoch.number + 1, "nonce": f"n{log.state.n}"}
         log.append(mine.model_copy(update=numbers))
     log.fold(log.state)
-    old = folder / "events" / "1-old" / "puller-0-0"
-    old.mkdir(parents=True)
-    for number in range(1010):
-        (old / f"{number:020}.arrow").write_bytes(b"")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: store.create(f"events/1-old/puller-0-0/{n:020}.arrow", b""), range(1010)))
     async with running_feed(feed) as run:
         assert run.driver is not None
         assert run.driver.prepared.epoch == state.epoch.number + 1011

@@ -249,8 +249,8 @@ def written(changefeed: Changefeed, model: Model) -> str:
 
 
 @pytest.fixture
-def minio(tmp_path: Path) -> Iterator[S3Server]:
-    with running("minio", tmp_path / "server" / "data") as server:
+def ministack(tmp_path: Path) -> Iterator[S3Server]:
+    with running("ministack", tmp_path / "server" / "data") as server:
         yield server
 
 
@@ -367,18 +367,18 @@ async def test_text_that_is_not_utf8(
 
 @pytest.mark.timeout(1800)  # the first run builds the server
 def test_every_type_in_canal_json_on_s3(
-    upstream: Upstream, new_changefeed: Callable[..., Changefeed], minio: S3Server, tmp_path: Path
+    upstream: Upstream, new_changefeed: Callable[..., Changefeed], ministack: S3Server, tmp_path: Path
 ) -> None:
     """As commands, with a Secret."""
     changefeed = prepared(new_changefeed, protocol="canal-json", canalJson=EXTENSION)
     secret = write_secret(tmp_path / "secrets", "lake-writer")
     credentials = {"secretRef": {"name": secret.name}}
-    changefeed.spec["state"] = {"uri": minio.uri("state"), "credentials": credentials}
-    changefeed.spec["sink"]["storage"] |= {"uri": minio.uri("orders"), "credentials": credentials}
+    changefeed.spec["state"] = {"uri": ministack.uri("state"), "credentials": credentials}
+    changefeed.spec["sink"]["storage"] |= {"uri": ministack.uri("orders"), "credentials": credentials}
     changefeed.options = ["--secrets-dir", str(secret.parent)]
     models = write_everything(changefeed, upstream.tidb)
     assert changefeed.run_here() == 0
-    sink = open_store(minio.uri("orders"), secret=secret)
+    sink = open_store(ministack.uri("orders"), secret=secret)
     for model in models:
         files = [path for path, _ in sink.list(f"types/{model.table.info.name}") if path.endswith(".json")]
         files = [path for path in files if "/meta/" not in path]

@@ -22,7 +22,7 @@ def without_zeros(args: Args) -> dict[str, Any]:
 
 
 def as_list(kind: JobType, args: Args, is_done: bool) -> list[Any]:
-    """Of version 1."""
+    """Encode arguments as version 1 has them."""
     if is_done and kind.name in _DONE:
         return _DONE[kind.name](args)
     made = _LISTS.get(kind.name)

@@ -37,7 +37,7 @@ def create_database(tidb: Tidb, name: str) -> DbInfo:
 
 
 def alter_database(tidb: Tidb, name: str, charset: str, collate: str) -> DbInfo:
-    """Its character set, which tables that are made later have when they name none."""
+    """Change its character set, which later tables have when they name none."""
     db = replace(tidb.databases[name], charset=charset, collate=collate)
     query = f"ALTER DATABASE `{name}` CHARACTER SET = {charset} COLLATE = {collate}"
     args = {"to_charset": charset, "to_collate": collate}

@@ -36,7 +36,7 @@ def add_index(tidb: Tidb, table: NamedTable, name: str, columns: Sequence[str], 
 
 
 def drop_index(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
-    """Its keys stay in the store, as in TiKV before GC."""
+    """Drop the index; its keys stay in the store, as in TiKV before GC."""
     kind = JobType.DROP_PRIMARY_KEY if name == PRIMARY else JobType.DROP_INDEX
     what = "PRIMARY KEY" if name == PRIMARY else f"INDEX `{name}`"
     kept = tuple(index for index in table.info.indexes if index.name != name)

@@ -54,7 +54,7 @@ class StoreCalls:
         return list(self._calls)
 
     def answer(self, name: str, request: Any) -> Message:
-        """Of the call with this name, refusals included."""
+        """Answer the call with this name, refusals included."""
         kind = message_class(name, "Response")
         response: Callable[..., Message] = kind
         try:

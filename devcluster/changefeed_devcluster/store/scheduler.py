@@ -32,7 +32,7 @@ _TIMESTAMPS = {
 
 
 class Scheduler:
-    """Of one store, in the server's event loop. `asked_pd`: how often it has fetched a ts for a client."""
+    """Schedules one store's work in the server's event loop. `asked_pd`: how often it fetched a ts for a client."""
 
     def __init__(self, oracle: Oracle, pd_is_frozen: Callable[[], object]) -> None:
         self.asked_pd = 0

@@ -11,7 +11,7 @@ _RANGE = 1
 
 @dataclass(frozen=True)
 class TidbPartition:
-    """Its rows stand under `id`, in place of the table's. `below`: above its highest key; None: MAXVALUE."""
+    """A partition, whose rows stand under `id`, not the table's. `below`: above its highest key; None: MAXVALUE."""
 
     id: int
     name: str

@@ -136,7 +136,7 @@ class Tidb:
         return last(add_column(self, table, column))
 
     def drop_table(self, table: NamedTable) -> None:
-        """Its rows stay in the store, without an event, as in TiKV before GC."""
+        """Drop the table; its rows stay in the store, without an event, as in TiKV before GC."""
         drop_table(self, table)
 
     def truncate_table(self, table: NamedTable) -> NamedTable:

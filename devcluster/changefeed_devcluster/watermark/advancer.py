@@ -33,7 +33,7 @@ class LargeTransactionStatus(NamedTuple):
 
     @property
     def lowest(self) -> int:
-        """Its rows have a commit ts above it."""
+        """Return the ts above which its rows will be committed."""
         if self.is_rolled_back:
             return MAX_TS
         return max(self.commit_ts, self.min_commit_ts, 1) - 1

@@ -21,7 +21,7 @@ def advancer_of(locks: Iterable[Lock], spares_large: bool) -> WatermarkAdvancer:
 
 
 def locks_of(store: MvccStore, start: bytes, end: bytes) -> Iterable[Lock]:
-    """Of PUT and DELETE in the range, keys ascending."""
+    """Yield the locks of PUT and DELETE in the range, keys ascending."""
     return (lock for lock in store.locks_in(start, end) if lock.writes)
 
 

@@ -37,7 +37,7 @@ class _Read:
 
 
 class SafeTs:
-    """Of the regions that somebody has read so: the first read of one finds that it is not ready."""
+    """Knows the safe ts of regions that somebody has read so: the first read of one finds that it is not ready."""
 
     def __init__(self, store: MvccStore, regions: Regions, gate: VersionGate, statuses: Statuses) -> None:
         self._store = store

@@ -81,7 +81,7 @@ class Statuses:
         return self._answer(primary, start_ts)
 
     def _answer(self, primary: bytes, start_ts: int) -> LargeTransactionStatus:
-        """Of the primary's store. It decides nothing: the transaction may still be about to lock its primary."""
+        """Ask the primary's store. It decides nothing: the transaction may still be about to lock its primary."""
         try:
             found = self._store.check_txn_status(primary, start_ts, current_ts=0)
         except TxnNotFound:

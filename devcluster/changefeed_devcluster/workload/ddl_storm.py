@@ -208,7 +208,7 @@ class DdlStorm:
         self._go_on(job)
 
     def _go_on(self, job: _RunningDdl) -> None:
-        """Its next state, once no transaction knows a definition that is older than the present one."""
+        """Move to its next state, once no transaction knows a definition that is older than the present one."""
         known = self.tidb.tables
         for held in [held for held in self._held if any(known.get(t.name) is not t for t in held.tables)]:
             self._held.remove(held)

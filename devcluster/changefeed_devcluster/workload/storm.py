@@ -76,7 +76,7 @@ Begin = Callable[[Storm, frozenset[int]], Begun]
 
 
 class Kinds(list[StormDdl]):
-    """Of one module; each as often as it weighs."""
+    """Kinds of statements of one module; each comes as often as it weighs."""
 
     def add(self, weight: int = 1, alone: bool = False) -> Callable[[Begin], None]:
         def added(begin: Begin) -> None:

@@ -121,7 +121,7 @@ class Sysbench:
 
 
 def _shares(tables: int, hot: int) -> list[float]:
-    """Of the transactions, by table."""
+    """Return the share of the transactions that each table has."""
     cold = tables - hot
     if not (hot and cold):
         return [1.0] * tables

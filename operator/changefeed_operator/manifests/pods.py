@@ -128,7 +128,7 @@ def scratch_env() -> list[dict[str, str]]:
 
 
 def pod_basics() -> dict[str, Any]:
-    """Of every pod of a changefeed."""
+    """Return what every pod of a changefeed has."""
     return {
         # Otherwise a Service named changefeed-… would set variables that look like ours.
         "enableServiceLinks": False,

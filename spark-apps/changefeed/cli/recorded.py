@@ -21,7 +21,7 @@ _STATE = "--state"
 
 
 class Logs:
-    """Of the changefeeds in `folders`, and of all below `roots`."""
+    """Reads the logs of the changefeeds in `folders`, and of all below `roots`."""
 
     def __init__(self, folders: Sequence[Location], roots: Sequence[Location]) -> None:
         self._folders = folders

@@ -154,7 +154,7 @@ def _content(run_folder: RunFolder, piece: SegmentSlice) -> pa.Buffer:
 
 
 def _footer_head(footer: bytes) -> Any:
-    """Of its spans, which may be thousands, the manifest says enough."""
+    """Read the head without the spans, which may be thousands: the manifest says enough of them."""
     head, _, _ = footer.partition(b',"spans":')
     return json.loads(head.removesuffix(b"}") + b"}")
 

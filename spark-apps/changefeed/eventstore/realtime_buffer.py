@@ -117,11 +117,11 @@ class RealtimeBuffer:
         return [Store(seq, slot)]
 
     def stored(self, seq: int) -> None:
-        """Its bytes stand in its slot."""
+        """Learn that the segment's bytes stand in its slot."""
         self._kept[seq].where = _Stage.STORED
 
     def archived(self, seq: int) -> list[Action]:
-        """Its file is complete: tell the owner, unless it is to be deleted."""
+        """Learn that the segment's file is complete: tell the owner, unless it is to be deleted."""
         if seq not in self._kept:
             return [DeleteLateFile(seq)]
         self._kept[seq].where = _Stage.ARCHIVED

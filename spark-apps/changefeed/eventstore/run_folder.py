@@ -109,7 +109,7 @@ class RunFolder:
 
     @property
     def _root(self) -> str:
-        """Of segments' URIs: without parameters, which say how to get there, not what it is."""
+        """Return the root of segments' URIs, without parameters: these say how to get there, not what it is."""
         return self._files.uri.partition("?")[0]
 
     def _path(self, uri: str, folder: str) -> str:

@@ -43,7 +43,7 @@ class Plugin:
         return f"Plugin({self.said.get('command')!r})"
 
     def credential(self) -> tuple[Mapping[str, str], datetime]:
-        """Its credential (`token`, or `clientCertificateData` and `clientKeyData`), and when that expires.
+        """Return its credential (`token`, or `clientCertificateData` and `clientKeyData`), and when that expires.
 
         Raises NeedsHuman, without what the program has written, which may be secret.
         """
@@ -194,7 +194,7 @@ def _plugin(said: Mapping[str, Any], folder: Path, cluster: Mapping[str, Any]) -
 
 
 def _merged(paths: str) -> tuple[Any, str]:
-    """Their entries, the first of a name each, and the first current context.
+    """Merge their entries, the first of each name, and take the first current context.
 
     The client's errors name what they found, tokens too, so none of their words are passed on.
     """

@@ -62,7 +62,7 @@ class Tally:
 
 
 def outcome(answered: bool | None) -> str:
-    """Of a request that has failed, in one word; see `ChangefeedError.answered`."""
+    """Name the outcome of a request that has failed, in one word; see `ChangefeedError.answered`."""
     return {None: "failed", False: "away", True: "refused"}[answered]
 
 

@@ -46,7 +46,7 @@ class Launch:
 
     @property
     def scratch(self) -> Scratch:
-        """Of this run; there is one from `begin` to `end`."""
+        """Return this run's; there is one from `begin` to `end`."""
         if self._scratch is None:
             raise RuntimeError("begin comes first")
         return self._scratch

@@ -345,7 +345,7 @@ class Changefeed(Section):
 
     @property
     def identity(self) -> str:
-        """Whose the log, the sink and the hold on the upstream's history are: spec.state.id, or the resource's uid."""
+        """Name the owner of log, sink and hold on the upstream's history: spec.state.id, or the resource's uid."""
         return self.spec.state.id or self.metadata.uid
 
     @property

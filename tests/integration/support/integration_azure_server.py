@@ -8,7 +8,6 @@ import fcntl
 import hashlib
 import hmac
 import os
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import pytest
 from integration_s3_servers import BUCKET, S3Server
+from integration_tools import needs_tool
 
 #: Of every Azurite: not a secret.
 ACCOUNT = "devstoreaccount1"
@@ -101,10 +101,8 @@ def _installed() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if program.exists():
             return program
-        if shutil.which("npm") is None:
-            pytest.fail("the test server azurite is got by npm, which is not in PATH: install it")
         with tempfile.TemporaryDirectory(dir=cache, prefix=".build-") as scratch:
-            command = ["nice", "npm", "install", "--no-audit", "--no-fund", "--prefix", scratch, _AZURITE]
+            command = ["nice", needs_tool("npm"), "install", "--no-audit", "--no-fund", "--prefix", scratch, _AZURITE]
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_INSTALL_S)
             if done.returncode:
                 pytest.fail(f"`{' '.join(command)}` failed: {done.stderr[-2000:]}")

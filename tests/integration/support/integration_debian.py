@@ -9,11 +9,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import pytest
+from integration_tools import needs_tool
 
 
 def program(name: str, package: str) -> str:
-    """Its path; fails the test, and says what to do, when it can't be had."""
+    """Return its path; the test is skipped where it can't be had (`needs_tool`)."""
     if os.geteuid() == 0 and shutil.which("apt-get"):
         with (Path(tempfile.gettempdir()) / f"changefeed-{package}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side, and a package half installed has its programs
@@ -21,16 +21,16 @@ def program(name: str, package: str) -> str:
                 if _found(name) is None:
                     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
                     subprocess.run(["apt-get", "-q", *arguments], env=environment, capture_output=True, check=False)
-    found = _found(name)
-    if found is None:
-        pytest.fail(f"{name} is not installed: apt-get install --no-install-recommends {package}")
-    return found
+    return needs_tool(name, package, _folders())
 
 
 def _found(name: str) -> str | None:
-    """PostgreSQL's server stands in a folder of its version, the newest first."""
+    return shutil.which(name, path=os.pathsep.join([os.environ["PATH"], *_folders()]))
+
+
+def _folders() -> list[str]:
+    """Give the folders of servers, which are not in everybody's PATH; each version of PostgreSQL has one of its own."""
     versions = sorted(
         Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name), reverse=True
     )
-    folders = ["/usr/sbin", "/usr/local/sbin", *map(str, versions)]
-    return shutil.which(name, path=os.pathsep.join([os.environ["PATH"], *folders]))
+    return ["/usr/sbin", "/usr/local/sbin", *map(str, versions)]

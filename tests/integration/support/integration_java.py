@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from integration_tools import needs_tool
 
 FETCH_S, COMPILE_S = 600.0, 90.0
-_PACKAGES = {"java": "openjdk-17-jre-headless", "javac": "openjdk-17-jdk-headless", "mvn": "maven"}
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion><groupId>dev.changefeed</groupId><artifactId>test</artifactId><version>1</version>
   <dependencies>{}</dependencies>
@@ -25,13 +24,9 @@ _COORDINATES = ("groupId", "artifactId", "version", "classifier")
 
 
 def java_tool(name: Literal["java", "javac", "mvn"]) -> str:
-    """The program's path, or a failure that says how to get it."""
+    """Return the program's path, that of JAVA_HOME first; the test is skipped where there is none (`needs_tool`)."""
     java_home = os.environ.get("JAVA_HOME")
-    found = shutil.which(name, path=f"{java_home}/bin") if java_home else None
-    found = found or shutil.which(name)
-    if found is None:
-        pytest.fail(f"{name} is needed for this test and is not there: apt-get install {_PACKAGES[name]}")
-    return found
+    return needs_tool(name, folders=[f"{java_home}/bin"] if java_home else ())
 
 
 def jars(name: str, *artifacts: str, alone: Sequence[str] = ()) -> Path:

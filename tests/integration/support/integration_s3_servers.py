@@ -1,6 +1,8 @@
-"""Real S3 servers for tests: built from their package registries once, into the cache, and started on a free port.
+"""S3 servers for tests: got from package registries once, into the cache, and started on a free port.
 
-versitygw and MinIO keep what the product needs of a store; s3s-fs does not, and must be found out (rule 28).
+MiniStack comes ready in a Python package, so most tests run on it. versitygw and MinIO are compiled for minutes: they run
+where a store's rules are tested, or where it has to notice a wrong key or a body that was changed on its way, as
+MiniStack does not. S3Proxy, from Maven, does not keep what the product needs of a store, and must be found out (rule 28).
 """
 
 from __future__ import annotations
@@ -9,34 +11,42 @@ import contextlib
 import fcntl
 import http
 import os
-import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
+import obstore
 import pytest
+from integration_java import jars, java_tool
+from integration_spark_sql import packages
+from integration_tools import needs_tool
+from obstore.store import S3Store
 
 KEY_ID, KEY = "testkey", "testsecret"
 BUCKET = "lake"
 _BUILD_S = 1500.0
 _START_S = 30.0
+Start = tuple[list[str], dict[str, str]]  # a command, and what is in its environment
 
 _GO = {
     "versitygw": "github.com/versity/versitygw/cmd/versitygw@v1.8.0",
     "minio": "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c",
 }
-_CARGO = {"s3s-fs": ["s3s-fs", "--version", "0.14.1", "--locked", "--features", "binary"]}
+_MINISTACK = Path(__file__).parents[3] / "requirements" / "ministack.txt"
+_S3PROXY = "org.gaul:s3proxy:2.9.0:jar-with-dependencies"
 
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running server. `folder`: what it stores, a folder a bucket."""
+    """A running server. `folder`: what it stores; but for MiniStack, a folder a bucket."""
 
     name: str
     port: int
@@ -62,74 +72,104 @@ def write_secret(folder: Path, name: str, key_id: str = KEY_ID, key: str = KEY) 
 @contextlib.contextmanager
 def running(name: str, folder: Path) -> Iterator[S3Server]:
     """The server with an empty bucket; stopped at the end, whatever happens."""
-    binary = _installed(name)
-    (folder / BUCKET).mkdir(parents=True)
+    (folder if name == "ministack" else folder / BUCKET).mkdir(parents=True)
     server = S3Server(name, _free_port(), folder)
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(folder.parent),
-        "ROOT_ACCESS_KEY": KEY_ID,
-        "ROOT_SECRET_KEY": KEY,
-        "MINIO_ROOT_USER": KEY_ID,
-        "MINIO_ROOT_PASSWORD": KEY,
-        "MINIO_BROWSER": "off",
-    }
+    command, settings = _SERVERS[name](server)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder.parent), **settings}
     output = folder.parent / f"{name}.log"
     with output.open("wb") as log:
-        process = subprocess.Popen(
-            [binary, *_ARGUMENTS[name](server)], env=environment, stdout=log, stderr=log, cwd=folder.parent
-        )
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder.parent)
     try:
         _wait_until_ready(server, process, output)
+        if name == "ministack":
+            _make_bucket(server)
         yield server
     finally:
         process.kill()
         process.wait()
 
 
-_ARGUMENTS: dict[str, Callable[[S3Server], list[str]]] = {
-    "versitygw": lambda s: ["--port", f"127.0.0.1:{s.port}", "--quiet", "posix", str(s.folder)],
-    "minio": lambda s: ["server", "--quiet", "--address", f"127.0.0.1:{s.port}", str(s.folder)],
-    "s3s-fs": lambda s: [
-        *("--host", "127.0.0.1", "--port", str(s.port), "--access-key", KEY_ID, "--secret-key", KEY, str(s.folder)),
-    ],
+def _ministack(server: S3Server) -> Start:
+    settings = {
+        "PYTHONPATH": str(packages("ministack", _MINISTACK)),
+        "BIND_HOST": "127.0.0.1",
+        "GATEWAY_PORT": str(server.port),
+        "SERVICES": "s3",
+        "IOT_MTLS_ENABLED": "0",
+        "AUTH": "true",
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": KEY,
+        "S3_PERSIST": "1",
+        "S3_DATA_DIR": str(server.folder),
+    }
+    return [sys.executable, "-S", "-m", "ministack"], settings
+
+
+def _versitygw(server: S3Server) -> Start:
+    command = [str(_built("versitygw")), "--port", f"127.0.0.1:{server.port}", "--quiet", "posix", str(server.folder)]
+    return command, {"ROOT_ACCESS_KEY": KEY_ID, "ROOT_SECRET_KEY": KEY}
+
+
+def _minio(server: S3Server) -> Start:
+    address = f"127.0.0.1:{server.port}"
+    settings = {"MINIO_ROOT_USER": KEY_ID, "MINIO_ROOT_PASSWORD": KEY, "MINIO_BROWSER": "off"}
+    return [str(_built("minio")), "server", "--quiet", "--address", address, str(server.folder)], settings
+
+
+def _s3proxy(server: S3Server) -> Start:
+    (jar,) = jars("s3proxy-2.9.0", alone=[_S3PROXY]).glob("*.jar")
+    properties = {
+        "s3proxy.endpoint": server.endpoint,
+        "s3proxy.authorization": "aws-v4",
+        "s3proxy.identity": KEY_ID,
+        "s3proxy.credential": KEY,
+        "s3proxy.ignore-unknown-headers": "true",  # it knows no checksums
+        "jclouds.provider": "filesystem-nio2",
+        "jclouds.filesystem.basedir": str(server.folder),
+    }
+    file = server.folder.parent / "s3proxy.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    return [java_tool("java"), "-Xmx256m", "-jar", str(jar), "--properties", str(file)], {}
+
+
+_SERVERS: dict[str, Callable[[S3Server], Start]] = {
+    "ministack": _ministack,
+    "versitygw": _versitygw,
+    "minio": _minio,
+    "s3proxy": _s3proxy,
 }
 
 
-def _installed(name: str) -> Path:
-    """The binary in the cache, built when it is missing; one process builds at a time."""
+def _built(name: str) -> Path:
+    """Return the binary in the cache, built when it is missing; one process builds at a time."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "changefeed" / "bin"
     cache.mkdir(parents=True, exist_ok=True)
     binary = cache / name
     with (cache / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if binary.exists():
-            return binary
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".build-") as scratch:
-            if name in _GO:
-                _build(name, ["go", "install", _GO[name]], {"GOBIN": scratch, "GOCACHE": f"{scratch}/objects"})
-                built = Path(scratch) / name
-            else:
-                build = {"CARGO_TARGET_DIR": f"{scratch}/target"}
-                _build(name, ["cargo", "install", *_CARGO[name], "--root", scratch], build)
-                built = Path(scratch) / "bin" / name
-            built.rename(binary)
+        if not binary.exists():
+            with tempfile.TemporaryDirectory(dir=cache, prefix=".build-") as scratch:
+                _build(["nice", needs_tool("go"), "install", _GO[name]], scratch)
+                (Path(scratch) / name).rename(binary)
     return binary
 
 
-def _build(name: str, command: Sequence[str], environment: dict[str, str]) -> None:
-    tool = command[0]
-    if shutil.which(tool) is None:
-        pytest.fail(f"the test server {name} is built with {tool}, which is not in PATH: install it")
+def _build(command: Sequence[str], folder: str) -> None:
     shown = " ".join(command)
+    environment = {**os.environ, "GOBIN": folder, "GOCACHE": f"{folder}/objects"}
     try:
-        done = subprocess.run(
-            ["nice", *command], env={**os.environ, **environment}, capture_output=True, text=True, timeout=_BUILD_S
-        )
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_BUILD_S)
     except subprocess.TimeoutExpired:
         pytest.fail(f"`{shown}` took longer than {_BUILD_S:g} s: run the test again when the machine has less to do")
     if done.returncode:
         pytest.fail(f"`{shown}` failed: {done.stderr[-2000:]}")
+
+
+def _make_bucket(server: S3Server) -> None:
+    keys = {"access_key_id": KEY_ID, "secret_access_key": KEY, "region": "us-east-1"}
+    bucket = S3Store(BUCKET, endpoint=server.endpoint, virtual_hosted_style_request=False, **keys)  # type: ignore[arg-type]
+    url = obstore.sign(bucket, "PUT", "", timedelta(minutes=1))
+    urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=_START_S).close()
 
 
 def _free_port() -> int:

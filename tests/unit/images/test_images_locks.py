@@ -9,6 +9,7 @@ import pytest
 
 REQUIREMENTS = Path(__file__).parents[3] / "requirements"
 LOCKS = [
+    "ministack.txt",
     "dev.txt",
     "operator.txt",
     "dataplane.txt",

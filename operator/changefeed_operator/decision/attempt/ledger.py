@@ -178,7 +178,7 @@ def _clip(message: str) -> str:
 
 
 def read_error(raw: Json) -> AttemptError | None:
-    """From its form in the status."""
+    """Read an error from its form in the status."""
     if not raw:
         return None
     return AttemptError(
@@ -190,7 +190,7 @@ def read_error(raw: Json) -> AttemptError | None:
 
 
 def error_fields(error: AttemptError) -> dict[str, str]:
-    """Its form in the status."""
+    """Return the error as the status has it."""
     fields = {"class": error.cause, "message": error.message, "time": api.time_text(error.time)}
     if error.next_retry is not None:
         fields["nextRetryTime"] = api.time_text(error.next_retry)

@@ -17,7 +17,7 @@ Opens = Callable[[BucketLocation, Path | None, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Service:
-    """Its codes are those of the answers' bodies, `<Code>`; a status that says the same needs none."""
+    """Holds what differs between clouds. Codes are those in answers' bodies; a status that says the same needs none."""
 
     open: Opens
     version: str  # what obstore calls the thing that a compare-and-swap goes by

@@ -127,7 +127,7 @@ def _options(archive: Path | None) -> str:
 
 
 def _path() -> Path | None:
-    """Of its own for each Java and each installation of Spark: neither can use another's.
+    """Return the path, which each Java and each installation of Spark has of its own: neither can use another's.
 
     A JVM compares the times of the jars, so it takes no archive of an installation that stood in the same place before.
     Times are in whole seconds, which is what an image's layers keep of them.
