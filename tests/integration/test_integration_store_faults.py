@@ -51,7 +51,10 @@ async def shared(
     versitygw: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Feed, FaultyProxy, Run]]:
     """One that runs on from test to test: whatever the one before has done to it, it has healed."""
-    with pytest.MonkeyPatch.context() as patched, new_feed(versitygw, tmp_path_factory.mktemp("shared")) as (feed, proxy):
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        new_feed(versitygw, tmp_path_factory.mktemp("shared")) as (feed, proxy),
+    ):
         surround(patched)
         patched.setattr(driver_module, "Quota", lambda _: Quota(EVENT_QUOTA))
         patched.setattr("integration_inprocess.LIMITS", Limits(MEMORY_QUOTA, roll_interval=ROLL_S))

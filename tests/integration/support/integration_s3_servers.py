@@ -1,8 +1,9 @@
 """S3 servers for tests: got from package registries once, into the cache, and started on a free port.
 
-MiniStack comes ready in a Python package, so most tests run on it. versitygw and MinIO are compiled for minutes: they run
-where a store's rules are tested, or where it has to notice a wrong key or a body that was changed on its way, as
-MiniStack does not. S3Proxy, from Maven, does not keep what the product needs of a store, and must be found out (rule 28).
+MiniStack comes ready in a Python package, so most tests run on it. versitygw and MinIO are compiled for minutes: they
+run where a store's rules are tested, or where it has to notice a wrong key or a body that was changed on its way, as
+MiniStack does not. S3Proxy, from Maven, does not keep what the product needs of a store, and must be found out
+(rule 28).
 """
 
 from __future__ import annotations
