@@ -134,12 +134,12 @@ def picture(
 
 
 def _panel(panel: Panel, series: Sequence[Series], window: Window) -> str:
-    place = panel["gridPos"]
+    grid = panel["gridPos"]
     box = Box(
-        place["x"] * _COLUMN + _GAP / 2,
-        _HEAD + place["y"] * _ROW,
-        place["w"] * _COLUMN - _GAP,
-        place["h"] * _ROW - _GAP,
+        grid["x"] * _COLUMN + _GAP / 2,
+        _HEAD + grid["y"] * _ROW,
+        grid["w"] * _COLUMN - _GAP,
+        grid["h"] * _ROW - _GAP,
     )
     if panel["type"] == "row":
         return _text(box.x + 4, box.y + 19, f"⌄  {panel['title']}", _TEXT, size=14, weight=600)
@@ -165,8 +165,8 @@ def _timeseries(panel: Panel, series: Sequence[Series], window: Window, box: Box
     custom = defaults["custom"]
     colours = {one.name: _colour(panel, one.name, number) for number, one in enumerate(series)}
     beside = _beside(panel, series, box) if panel["options"]["legend"]["placement"] == "right" else 0.0
-    place = Box(box.x + box.width - beside + 12, box.y, beside - 12, box.height) if beside else box
-    legend = list(_legend(panel, series, colours, place))
+    area = Box(box.x + box.width - beside + 12, box.y, beside - 12, box.height) if beside else box
+    legend = list(_legend(panel, series, colours, area))
     lines = 0 if beside else 1 + max((row for row, _ in legend), default=-1)
     wide, high = box.width - _LEFT - 4 - beside, box.height - _BOTTOM - lines * _LINE - 10
     area = Box(box.x + _LEFT, box.y + 6, wide, high)
@@ -303,16 +303,16 @@ def _stat(panel: Panel, series: Sequence[Series], window: Window, box: Box) -> I
         return
     wide = box.width / len(series)
     for number, one in enumerate(series):
-        place, value = Box(box.x + number * wide, box.y, wide, box.height), one.points[-1][1]
+        cell, value = Box(box.x + number * wide, box.y, wide, box.height), one.points[-1][1]
         colour = _colour(panel, one.name, number, value)
         if options["graphMode"] == "area":
-            low = Box(place.x - 10, place.y + place.height * 0.6, place.width + 20, place.height * 0.4 + 6)
+            low = Box(cell.x - 10, cell.y + cell.height * 0.6, cell.width + 20, cell.height * 0.4 + 6)
             plot = Plot(low, window, max(_values(one)) or 1.0)
             yield f'<path d="{plot.area(one.points, {})}" fill="{colour}" fill-opacity="0.2"/>'
             yield f'<path d="{plot.line(one.points)}" fill="none" stroke="{colour}" stroke-width="1.2"/>'
         text = one.name if options["textMode"] == "name" else shown(value, defaults)
         share = 0.75 if options["graphMode"] == "area" else 1.0
-        yield from _big(text, colour, Box(place.x, place.y, place.width, place.height * share))
+        yield from _big(text, colour, Box(cell.x, cell.y, cell.width, cell.height * share))
 
 
 def _big(text: str, colour: str, box: Box) -> Iterator[str]:

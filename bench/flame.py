@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-Place = tuple[str, str, bool, str]  # process, library, whether in the kernel, function
+Frame = tuple[str, str, bool, str]  # process, library, whether in the kernel, function
 _WIDTH, _LINE, _TOP = 900, 20, 56
 _USER, _KERNEL, _FRAME = "#f0a35e", "#d1242f", "#c9d1d9"
 _LETTER = 6.2  # px
 _LEAST = 1.5
 
 
-def svg(title: str, counts: Sequence[tuple[Place, int]]) -> str:
+def svg(title: str, counts: Sequence[tuple[Frame, int]]) -> str:
     """As wide as its samples is each; what is taken in the kernel is red. Each has its name and share as a tooltip."""
     total = sum(count for _, count in counts)
     drawn = [
@@ -24,8 +24,8 @@ def svg(title: str, counts: Sequence[tuple[Place, int]]) -> str:
     ]
     for depth in (1, 2, 4):
         merged: Counter[tuple[object, ...]] = Counter()
-        for place, count in sorted(counts, key=lambda each: each[0][:3]):
-            merged[place[:depth]] += count
+        for frame, count in sorted(counts, key=lambda each: each[0][:3]):
+            merged[frame[:depth]] += count
         x = 0.0
         for name, count in merged.items():
             width = count / total * _WIDTH

@@ -113,23 +113,23 @@ def memory_in_use() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where `state` and `lake` of a changefeed are: as a folder of this machine, and as URIs."""
 
     folder: Path
     uri: Callable[[str], str]
 
 
-def disk(folder: Path) -> Place:
-    return Place(folder, lambda name: (folder / name).as_uri())
+def disk(folder: Path) -> Location:
+    return Location(folder, lambda name: (folder / name).as_uri())
 
 
 @dataclass
 class Run:
-    """One `changefeed run` of the resource in `folder`, with its `lake` and `state` in `place`."""
+    """One `changefeed run` of the resource in `folder`, with its `lake` and `state` in `location`."""
 
     folder: Path
-    place: Place
+    location: Location
     process: subprocess.Popen[bytes]
     meter: Meter
 
@@ -155,12 +155,12 @@ class Run:
         self.wait()
 
     def data_files(self) -> list[Path]:
-        return [path for path in (self.place.folder / "lake").rglob("CDC*") if path.suffix != ".index"]
+        return [path for path in (self.location.folder / "lake").rglob("CDC*") if path.suffix != ".index"]
 
     def checkpoint_ms(self) -> int:
         """As a reader of the sink meets it; 0 before there is one."""
         try:
-            metadata = (self.place.folder / "lake" / "metadata").read_text()
+            metadata = (self.location.folder / "lake" / "metadata").read_text()
         except FileNotFoundError:
             return 0
         return int(json.loads(metadata)["checkpoint-ts"]) >> 18
@@ -171,7 +171,7 @@ class Run:
 
     def log_records(self) -> list[Path]:
         """Those that are not folded yet, in order."""
-        return sorted((self.place.folder / "state").rglob("log/[0-9]*.json"))
+        return sorted((self.location.folder / "state").rglob("log/[0-9]*.json"))
 
     def verify(self) -> bool:
         """Whether `changefeed verify` agrees with the sink; what it says when it does not, or can't tell, is shown."""
@@ -192,16 +192,16 @@ def changefeed_run(
     storage: dict[str, Any],
     name: str = "bench",
     namespace: str = "default",
-    place: Place | None = None,
+    location: Location | None = None,
     core: int | None = None,
     **spec: Any,
 ) -> Iterator[Run]:
     """A changefeed of all of sysbench's tables, measured until it has ended.
 
-    `storage`: the sink's options beside its uri; `place`: by default `folder`; `core`: the only one that it may use;
+    `storage`: the sink's options beside its uri; `location`: by default `folder`; `core`: the only one that it may use;
     `spec`: of the resource, what is not the same for all.
     """
-    place = place or disk(folder)
+    location = location or disk(folder)
     resource = {
         "apiVersion": "changefeed.dev/v1alpha1",
         "kind": "Changefeed",
@@ -210,8 +210,8 @@ def changefeed_run(
             "upstream": {"pdAddresses": [f"http://{upstream.ready['pd']}"]},
             "startTs": upstream.ready["startTs"],
             "filter": {"rules": ["sbtest.*"]},
-            "state": {"uri": place.uri("state")},
-            "sink": {"storage": {"uri": place.uri("lake"), **storage}},
+            "state": {"uri": location.uri("state")},
+            "sink": {"storage": {"uri": location.uri("lake"), **storage}},
             **spec,
         },
     }
@@ -224,7 +224,7 @@ def changefeed_run(
     sampler = threading.Thread(target=meter.run)
     sampler.start()
     try:
-        yield Run(folder, place, process, meter)
+        yield Run(folder, location, process, meter)
     finally:
         meter.done.set()
         sampler.join()

@@ -42,13 +42,13 @@ def _table() -> ti.TableInfo:
     kinds = {"id": (ti.LONG, ti.FLAG_PRI_KEY), "k": (ti.LONG, 0), "c": (ti.STRING, 0), "pad": (ti.STRING, 0)}
     cols = [
         {
-            "id": place,
+            "id": index,
             "name": name,
-            "offset": place,
+            "offset": index,
             "type": {"Tp": tp, "Flag": flag | ti.FLAG_NOT_NULL, "Charset": "utf8mb4", "Collate": "utf8mb4_bin"},
             "state": ti.STATE_PUBLIC,
         }
-        for place, (name, (tp, flag)) in enumerate(kinds.items())
+        for index, (name, (tp, flag)) in enumerate(kinds.items())
     ]
     info = {"id": 1, "name": "t", "cols": cols, "pk_is_handle": True, "state": ti.STATE_PUBLIC}
     return ti.parse_table_info(info, "sinkbench")

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measured import ROOT, Place, Run, changefeed_run, cluster, write_report
+from measured import ROOT, Location, Run, changefeed_run, cluster, write_report
 
 sys.path.insert(0, str(ROOT / "tests" / "integration" / "support"))
 
@@ -73,8 +73,8 @@ def measure(what: str, given: argparse.Namespace, folder: Path) -> dict[str, Any
             "eventStore": {"quota": str(_EVENT_QUOTA)},
             "spark": {"pullers": {"count": _PULLERS, "memoryQuota": str(_MEMORY_QUOTA)}},
         }
-        place = Place(server.folder / BUCKET, seen.uri)
-        with changefeed_run(upstream, folder, storage, place=place, **spec) as run:
+        location = Location(server.folder / BUCKET, seen.uri)
+        with changefeed_run(upstream, folder, storage, location=location, **spec) as run:
             watch = Watch(run)
             found = _outage(what, given.seconds, proxy, watch, run)
             run.drain()

@@ -161,8 +161,8 @@ def pictures(report: dict[str, Any]) -> dict[str, str]:
     fast, lags = _of(runs, "throughput"), _of(runs, "steady")
     found = {}
     if profile := report.get("profile"):
-        places = [((process, library, inside, name), n) for process, library, inside, name, n in profile["samples"]]
-        found["profile"] = flame.svg(f"Where the CPU goes: {profile['of']}", places)
+        frames = [((process, library, inside, name), n) for process, library, inside, name, n in profile["samples"]]
+        found["profile"] = flame.svg(f"Where the CPU goes: {profile['of']}", frames)
     if fast:
         bars = [(run["name"], {"rows": float(run["rows_per_s"])}) for run in fast]
         found["throughput"] = svg("Rows per second", bars, "rows/s")

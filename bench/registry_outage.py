@@ -59,7 +59,7 @@ class Feed:
         self.outage_at = float("inf")  # monotonic; all that is kept is in seconds since then
         self._port = free_port()
         self._file = folder / f"{delivery}.json"
-        place = {"uri": f"kafka://127.0.0.1:{broker.port}/{self.topic}", "protocol": "avro", "delivery": delivery}
+        sink = {"uri": f"kafka://127.0.0.1:{broker.port}/{self.topic}", "protocol": "avro", "delivery": delivery}
         resource = {
             "apiVersion": "changefeed.dev/v1alpha1",
             "kind": "Changefeed",
@@ -70,7 +70,7 @@ class Feed:
                 "filter": {"rules": ["shop.*"]},
                 "state": {"uri": (folder / delivery).as_uri()},
                 "spark": {"pullers": {"count": 1}, "executor": {"instances": 1, "cores": 2}},
-                "sink": {"kafka": place | {"schemaRegistry": front.uri, "partitionNum": 2}},
+                "sink": {"kafka": sink | {"schemaRegistry": front.uri, "partitionNum": 2}},
             },
         }
         self._file.write_text(json.dumps(resource))

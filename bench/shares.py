@@ -19,7 +19,7 @@ from measured import ROOT
 
 _FRAME = re.compile(r"\s+(?P<address>[0-9a-f]+) (?P<symbol>.*) \((?P<library>[^()]*(?:\(deleted\))?)\)$")
 _KERNEL_ONLY = "(kernel alone)"
-_LEAST = 0.001  # of all samples: a place with less is not told apart
+_LEAST = 0.001  # of all samples: a frame with less is not told apart
 
 
 class Sample(NamedTuple):
@@ -56,7 +56,7 @@ def _is_kernel(frame: re.Match[str]) -> bool:
 
 
 def counted(taken: Iterable[Sample]) -> list[tuple[str, str, bool, str, int]]:
-    """Each place with the number of its samples, the most first; small ones of a library as one. Ends for none."""
+    """Count the samples of each frame, the most first; small frames of a library are one. Ends for none."""
     counts = Counter(taken)
     if not counts:
         raise SystemExit("No samples: give it the output of perf script -F comm,ip,sym,dso.")

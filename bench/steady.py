@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 from cases import Case
-from measured import ROOT, Cluster, Place, Run, bench_cluster, changefeed_run, disk
+from measured import ROOT, Cluster, Location, Run, bench_cluster, changefeed_run, disk
 from results import Result
 
 sys.path.insert(0, str(ROOT / "tests" / "integration" / "support"))
@@ -80,24 +80,24 @@ class Watch:
 
 
 @contextmanager
-def place_of(case: Case, folder: Path) -> Iterator[Place]:
+def location_of(case: Case, folder: Path) -> Iterator[Location]:
     """Below `folder`, or a bucket of a server of its own."""
     if case.store == "disk":
         yield disk(folder)
         return
     os.environ.update(AWS_ACCESS_KEY_ID=KEY_ID, AWS_SECRET_ACCESS_KEY=KEY)
     with running("versitygw", folder / "server" / "data") as server:
-        yield Place(server.folder / BUCKET, server.uri)
+        yield Location(server.folder / BUCKET, server.uri)
 
 
 def steady(case: Case, verify: bool) -> Result:
     """One run, from its start to its drain, with the figures of the time in which it was watched."""
     with (
         tempfile.TemporaryDirectory(prefix="changefeed-bench-") as name,
-        place_of(case, Path(name)) as place,
+        location_of(case, Path(name)) as location,
         bench_cluster([*case.upstream(case.rows), f"--rate={case.rate}"]) as upstream,
     ):
-        with changefeed_run(upstream, Path(name), case.storage, place=place, mode=case.mode) as run:
+        with changefeed_run(upstream, Path(name), case.storage, location=location, mode=case.mode) as run:
             watch = Watch(run, upstream)
             watch.until_caught_up()
             if case.rate:
@@ -154,7 +154,7 @@ def file_lags(run: Run, after_ms: float, until_ms: float) -> Lags:
         column = pl.read_csv(path, has_header=False, columns=[_COMMIT_TS], infer_schema=False).to_series()
         committed = (column.cast(pl.UInt64).to_numpy() >> 18).astype(np.float64)
         inside = committed[(committed >= after_ms) & (committed < until_ms)]
-        table = path.relative_to(run.place.folder / "lake").parts[1]
+        table = path.relative_to(run.location.folder / "lake").parts[1]
         found.setdefault(table, []).append(path.stat().st_ctime * 1000 - inside)  # when it got its name
     return {table: np.concatenate(lags) for table, lags in found.items()}
 

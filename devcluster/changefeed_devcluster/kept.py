@@ -40,7 +40,7 @@ class KeptState:
             self._journal.append(JournalRecord.SERVICE_SAFEPOINT, record)
 
     def save_gc(self, safe_point: int) -> None:
-        """History below it is deleted at this place in the journal."""
+        """History below it is deleted at this point in the journal."""
         if self._journal:
             self._journal.append(JournalRecord.GC_SAFEPOINT, pdpb.UpdateGCSafePointRequest(safe_point=safe_point))
 

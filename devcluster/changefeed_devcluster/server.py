@@ -166,7 +166,7 @@ class DevCluster:
         return self._kept.history_ts
 
     def _forget(self, safe_point: int) -> None:
-        """Deletes what the GC safepoint has passed; the journal does it again at the same place."""
+        """Deletes what the GC safepoint has passed; the journal does it again at the same point."""
         with self.store.lock:
             self._kept.save_gc(safe_point)
             self.store.collect_garbage(safe_point)

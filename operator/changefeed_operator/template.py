@@ -42,12 +42,12 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _merge_lists(under: list[Any], over: list[Any], name: str) -> list[Any]:
     key = KEYS.get(name)
-    places = {item.get(key): place for place, item in enumerate(under)} if key else {}
+    positions = {item.get(key): position for position, item in enumerate(under)} if key else {}
     merged = list(under)
     for item in over:
-        place = places.get(item.get(key)) if key else None
-        if place is not None:
-            merged[place] = merge(merged[place], item) if name in _MERGED else item
+        position = positions.get(item.get(key)) if key else None
+        if position is not None:
+            merged[position] = merge(merged[position], item) if name in _MERGED else item
         elif item not in merged:
             merged.append(item)
     return merged

@@ -28,7 +28,7 @@ from .running import RunningJob, States, about, sql
 if TYPE_CHECKING:
     from ..tidb.tidb import Tidb
 
-FIRST = ""  # a place: before all columns; else the name of the column before it, None for the last place
+FIRST = ""  # a position: before all columns; else the name of the column before it, None for the last position
 #: The txn_source of rows that a reorganisation rewrites, which no changefeed is sent (docs/design/tikv.md, Transaction
 #: sources).
 _REORG = 1 << 8
@@ -41,7 +41,7 @@ def add_column(tidb: Tidb, table: NamedTable, column: NewColumn, after: str | No
     if any(each.name == column.name for each in table.info.public):
         raise ValueError(f"table {table.name} has a column {column.name}")
     info = with_column(table.info, column)
-    query = f"ALTER TABLE {sql(table)} ADD COLUMN {column.sql()}{_place(after)}"
+    query = f"ALTER TABLE {sql(table)} ADD COLUMN {column.sql()}{_clause(after)}"
     args = {
         "column_info": info.columns[-1].to_json({}),
         "position": _position(after),
@@ -71,7 +71,7 @@ def _dropped(job: RunningJob, table: NamedTable, info: TidbTable, name: str) -> 
 def modify_column(
     tidb: Tidb, table: NamedTable, name: str, column: NewColumn, after: str | None = None, online: bool = True
 ) -> States:
-    """Another type, name, default or place. A type that reads other bytes has every row rewritten first.
+    """Change type, name, default or position. A type that reads other bytes has every row rewritten first.
 
     `after`: None leaves it where it is. `online`: as TiDB does it since its pull request 62549, which later versions of
     7.5, 8.1 and 8.5 have too: sessions use the new column before the job is done, while the old one is on its way out.
@@ -80,7 +80,7 @@ def modify_column(
     old = table.info.column(name)
     new = replace(make_column(column, old.id, old.offset), origin_default=old.origin_default)
     verb = f"MODIFY COLUMN {column.sql()}" if column.name == name else f"CHANGE COLUMN `{name}` {column.sql()}"
-    query = f"ALTER TABLE {sql(table)} {verb}{_place(after)}"
+    query = f"ALTER TABLE {sql(table)} {verb}{_clause(after)}"
     args = {"column": new.to_json({}), "old_column_name": ci_str(name), "position": _position(after)}
     job = about(tidb, JobType.MODIFY_COLUMN, table, query, args)
     if reads_alike(old.type, new.type):
@@ -177,8 +177,8 @@ def _moved(info: TidbTable, name: str, after: str | None) -> TidbTable:
     (moved,) = (column for column in info.columns if column.name == name)
     others = [column for column in info.columns if column is not moved]
     names = [column.name for column in others]
-    place = len(others) if after is None else 0 if after == FIRST else names.index(after) + 1
-    return _with_columns(info, [*others[:place], moved, *others[place:]])
+    index = len(others) if after is None else 0 if after == FIRST else names.index(after) + 1
+    return _with_columns(info, [*others[:index], moved, *others[index:]])
 
 
 def _renamed(info: TidbTable, old: TidbColumn, new: TidbColumn) -> TidbTable:
@@ -195,7 +195,7 @@ def _check_in_no_key(table: NamedTable, name: str) -> None:
         raise ValueError(f"column {name} of {table.name} is part of a key")
 
 
-def _place(after: str | None) -> str:
+def _clause(after: str | None) -> str:
     return "" if after is None else " FIRST" if after == FIRST else f" AFTER `{after}`"
 
 

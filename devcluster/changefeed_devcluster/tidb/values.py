@@ -149,7 +149,7 @@ def decode_value(field: FieldType, encoded: bytes) -> Any:
 def _choice(field: FieldType, number: int) -> str:
     if field.tp is Tp.ENUM:
         return ("", *field.elems)[number]
-    return ",".join(name for place, name in enumerate(field.elems) if number >> place & 1)
+    return ",".join(name for bit, name in enumerate(field.elems) if number >> bit & 1)
 
 
 def _unpack_time(field: FieldType, packed: int) -> date | str:

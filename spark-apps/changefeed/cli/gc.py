@@ -72,11 +72,11 @@ def gc(
         raise InvalidSpec("--secret", f"{secret}; allowed: together with --secrets-dir DIR")
     if close and release:
         raise InvalidSpec("--release", "given together with --close; allowed: one of the two")
-    place = Location(canonical(state, "--state"), secrets_dir / secret if secrets_dir and secret else None)
+    location = Location(canonical(state, "--state"), secrets_dir / secret if secrets_dir and secret else None)
     now_ms = int(time.time() * 1000)
-    found = asyncio.run(held(find(place, now_ms), _more(pd, file, secrets_dir), secrets_dir))
+    found = asyncio.run(held(find(location, now_ms), _more(pd, file, secrets_dir), secrets_dir))
     if close:
-        _close(place, found, close, secrets_dir, now_ms, as_json)
+        _close(location, found, close, secrets_dir, now_ms, as_json)
     elif release:
         _release(found, release, as_json)
     else:
@@ -95,7 +95,7 @@ def _more(pd: list[str] | None, file: Path | None, secrets_dir: Path | None) -> 
 
 
 def _close(
-    place: Location, found: Found, close: list[str], secrets_dir: Path | None, now_ms: int, as_json: bool
+    location: Location, found: Found, close: list[str], secrets_dir: Path | None, now_ms: int, as_json: bool
 ) -> None:
     import asyncio
 
@@ -110,11 +110,11 @@ def _close(
     to_close = [each.folder for each in named if each.may_be_closed]
     if not to_close:
         raise InvalidSpec(
-            "--close", f"{', '.join(close)}: no such left-over below {place.uri}", "See changefeed gc --state."
+            "--close", f"{', '.join(close)}: no such left-over below {location.uri}", "See changefeed gc --state."
         )
     answers = []
     for folder in to_close:
-        word = asyncio.run(close_left_over(place, folder, secrets_dir, now_ms))
+        word = asyncio.run(close_left_over(location, folder, secrets_dir, now_ms))
         answers.append({"folder": folder, "closed": True, "note": word})
         if not as_json:
             write_text(f"{folder} is closed{f'; {word}' if word else ''}")

@@ -53,16 +53,16 @@ class Logs:
                 except ChangefeedError as error:
                     problems.append(str(error))
                     self._listed_at = float("-inf")
-        for place in (*self._folders, *self._below):
+        for location in (*self._folders, *self._below):
             try:
-                state = Log(open_store(place.uri, _STATE, place.secret), LOG).read()
+                state = Log(open_store(location.uri, _STATE, location.secret), LOG).read()
             except ChangefeedError as error:
                 problems.append(str(error))
                 continue
             if state.n:
                 found.append(of_log(state, int(time.time() * 1000)))
             else:
-                problems.append(f"There is no log at {place.uri} yet: the changefeed has not run.")
+                problems.append(f"There is no log at {location.uri} yet: the changefeed has not run.")
         self._known = found, problems
 
 

@@ -90,7 +90,7 @@ def _partition(id_: int, name: str, *below: str, values: Any = None) -> Any:
 
 
 def _table(*columns: Any, name: str = "t", id_: int = 1, database: str = _DATABASE, **more: Any) -> TableInfo:
-    cols = [each | {"offset": place} for place, each in enumerate((_ID, *columns))]
+    cols = [each | {"offset": index} for index, each in enumerate((_ID, *columns))]
     plain = {"charset": "utf8mb4", "collate": "utf8mb4_bin", "state": ti.STATE_PUBLIC, "pk_is_handle": True}
     return parse_table_info({"id": id_, "name": _named(name), "cols": cols, **plain, **more}, database)
 
@@ -303,7 +303,7 @@ def _how(plain: str, text: str) -> str:
         return "nothing is executed"
     old, new = _WORD.findall(plain), _WORD.findall(text)
     found = SequenceMatcher(None, _bare(old), _bare(new), autojunk=False).get_opcodes()
-    changed = [places for tag, *places in found if tag != "equal"]
+    changed = [ranges for tag, *ranges in found if tag != "equal"]
     if len(changed) > _MOST_CHANGES:
         (begin, _, new_begin, _), (_, end, _, new_end) = changed[0], changed[-1]
         changed = [[begin, end, new_begin, new_end]]

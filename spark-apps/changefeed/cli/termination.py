@@ -14,7 +14,7 @@ _WIDEST = 6  # bytes of a character in JSON
 
 
 def termination_log(environment: Mapping[str, str]) -> Path | None:
-    """CHANGEFEED_TERMINATION_LOG, or Kubernetes' own place in a pod; None elsewhere."""
+    """CHANGEFEED_TERMINATION_LOG, or Kubernetes' own path in a pod; None elsewhere."""
     if path := environment.get("CHANGEFEED_TERMINATION_LOG"):
         return Path(path)
     return _IN_A_POD if "KUBERNETES_SERVICE_HOST" in environment else None
@@ -23,7 +23,7 @@ def termination_log(environment: Mapping[str, str]) -> Path | None:
 def write_termination(log: Path | None, name: str, message: str, next_step: str = "", **facts: str) -> None:
     """`{"class", "message", "next"}` and `facts`, whole JSON however long the message is; nothing without a `log`.
 
-    It is for show: a place that can't be written changes nothing about how the process ends.
+    It is for show: a file that can't be written changes nothing about how the process ends.
     """
     if log is None:
         return

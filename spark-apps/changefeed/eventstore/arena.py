@@ -48,7 +48,7 @@ class SharedArena:
         self._memory = pa.py_buffer(self._map)
         self._table = _table(self._memory)
 
-    def place(self, slot: Slot) -> SlotAddress:
+    def address(self, slot: Slot) -> SlotAddress:
         token, host = self._token.hex(), socket.gethostname()
         return SlotAddress(pid=os.getpid(), file=self._file, token=token, host=host, **asdict(slot))
 
@@ -63,10 +63,10 @@ class SharedArena:
         """What was written, without a copy."""
         return self._memory.slice(_DATA_AT + slot.offset, slot.size)
 
-    def opened(self, place: SlotAddress) -> MappedArena:
-        """What `mapped` is to others. Raises SlotGone when the place is in another arena."""
-        if place.token != self._token.hex():
-            raise SlotGone(f"process {os.getpid()} has other memory than process {place.pid} had")
+    def opened(self, address: SlotAddress) -> MappedArena:
+        """Return what `mapped` is to others. Raises SlotGone when the slot is in another arena."""
+        if address.token != self._token.hex():
+            raise SlotGone(f"process {os.getpid()} has other memory than process {address.pid} had")
         return MappedArena(self._memory)
 
     def clear(self, slot: Slot) -> None:
@@ -84,20 +84,20 @@ class MappedArena:
 
     memory: pa.Buffer
 
-    def read(self, place: SlotAddress) -> pa.Buffer:
+    def read(self, address: SlotAddress) -> pa.Buffer:
         """The segment's bytes, without a copy: `check` before anything of them is used for good. Raises SlotGone."""
-        self.check(place)
-        return self.memory.slice(_DATA_AT + place.offset, place.size)
+        self.check(address)
+        return self.memory.slice(_DATA_AT + address.offset, address.size)
 
-    def check(self, place: SlotAddress) -> None:
+    def check(self, address: SlotAddress) -> None:
         """Raises SlotGone."""
-        if int(_table(self.memory)[place.index]) != place.generation:
-            raise SlotGone(f"slot {place.index} of process {place.pid} holds another segment")
+        if int(_table(self.memory)[address.index]) != address.generation:
+            raise SlotGone(f"slot {address.index} of process {address.pid} holds another segment")
 
 
-def mapped(place: SlotAddress) -> MappedArena:
-    """The arena that the place is in. Raises SlotGone."""
-    return _mapped(place.pid, place.file, place.token)
+def mapped(address: SlotAddress) -> MappedArena:
+    """Map the arena that the slot is in. Raises SlotGone."""
+    return _mapped(address.pid, address.file, address.token)
 
 
 @lru_cache(_MAPS)

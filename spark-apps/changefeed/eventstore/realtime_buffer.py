@@ -6,7 +6,7 @@ This core must never give out memory that a task may still be told to read.
 
 Why nothing is lost and nobody reads what was overwritten:
 
-1. *The owner is told of a segment in memory.* Its place is kept until the owner lets go of it: when a commit record has
+1. *The owner is told of a segment in memory.* Its slot is kept until the owner lets go of it: when a commit record has
    released its rows and no task is told to read them, or when it stands in the archive and the last task that was told
    to read it here has written its file.
 2. *It is not needed for long: a commit record comes soon.* Then it never becomes a file.
@@ -30,7 +30,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in memory; `generation` is another one each time that a place with this index is given out."""
+    """A range of memory; `generation` is another one each time that a slot with this index is given out."""
 
     index: int
     generation: int
@@ -175,7 +175,7 @@ class RealtimeBuffer:
         return Archive(seq, kept.slot)
 
     def _room_for(self, size: int) -> int | None:
-        """The lowest place that is large enough: what was used before is used again, so that few pages are touched."""
+        """Return the lowest range that is large enough: what was used before is used again, touching few pages."""
         end = 0
         for slot in sorted((kept.slot for kept in self._kept.values()), key=lambda slot: slot.offset):
             if slot.offset - end >= _aligned(size):

@@ -83,16 +83,16 @@ class SegmentWriter:
 
     async def _store(self, arena: SharedArena, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
         segment, size, fill = await asyncio.to_thread(_sort, self._run_folder, self._task, seq, spans)
-        place, *more = self.buffer.offer(seq, size, self._clock.monotonic())
+        store, *more = self.buffer.offer(seq, size, self._clock.monotonic())
         self._act(more)
-        if not isinstance(place, Store):
+        if not isinstance(store, Store):
             uri, _ = await asyncio.to_thread(self._run_folder.create_segment, self._task, seq, fill)
             return segment.meta(uri, size)
-        await asyncio.to_thread(_write_slot, arena, place.slot, fill)
+        await asyncio.to_thread(_write_slot, arena, store.slot, fill)
         self.buffer.stored(seq)
         self._changed.set()
         meta = segment.meta(self._run_folder.segment_uri(self._task, seq), size)
-        meta.slot.CopyFrom(owner_pb2.Slot(**arena.place(place.slot).model_dump(exclude={"size"})))
+        meta.slot.CopyFrom(owner_pb2.Slot(**arena.address(store.slot).model_dump(exclude={"size"})))
         if self._server is not None:
             meta.slot.address = self._server.address
         return meta

@@ -72,8 +72,8 @@ def _words(keys: pa.Array) -> npt.NDArray[np.uint64] | None:
     last = length - _WORD
     if last < _WORD or (np.diff(offsets) != length).any():
         return None
-    for place in (*range(0, last - _WORD, _WORD), last - _WORD):  # two of them may overlap
-        words = _words_at(keys, int(offsets[0]) + place, length, "<u8")
+    for start in (*range(0, last - _WORD, _WORD), last - _WORD):  # two of them may overlap
+        words = _words_at(keys, int(offsets[0]) + start, length, "<u8")
         if (words != words[0]).any():
             return None
     return _words_at(keys, int(offsets[0]) + last, length, ">u8").astype(np.uint64)

@@ -14,7 +14,7 @@ _MAX_TS = (1 << 64) - 1
 
 
 class Position(NamedTuple):
-    """A place among rows ordered by (commit_ts, start_ts, op, key), after update splitting.
+    """A position among rows ordered by (commit_ts, start_ts, op, key), after update splitting.
 
     An entry is `(from, to]` in positions, so `Position.end_of(ts)` as a bound means "every row with commit_ts <= ts".
     """
@@ -26,7 +26,7 @@ class Position(NamedTuple):
 
     @classmethod
     def end_of(cls, ts: int) -> Position:
-        """The place after every row of commit_ts `ts` and before every row of a later one."""
+        """Return the position after every row of commit_ts `ts` and before every row of a later one."""
         return cls(ts, _MAX_TS, _AFTER_EVERY_OP, b"")
 
     @property

@@ -30,7 +30,7 @@ def open_store(uri: str, field: str = "uri", secret: Path | None = None) -> Stor
     """The store at `uri`: `file:///absolute/path`, `file://./path` from the working directory, or a folder in a bucket:
     `s3://bucket/folder`, `az://container/folder`, `gs://bucket/folder`.
 
-    Nothing is touched yet; `probe_store()` finds out whether it can be used. `field`: the URI's place in the resource.
+    Nothing is touched yet; `probe_store()` finds out whether it can be used. `field`: the URI's path in the resource.
     `secret`: its credentials' files' folder (objectstore.Location). Raises InvalidSpec, NeedsHuman (no such files).
     """
     if not in_bucket(uri):
@@ -49,7 +49,7 @@ def probe_store(store: Store) -> None:
 
 
 def canonical(uri: str, field: str = "uri") -> str:
-    """The one spelling of a place, absolute. Raises InvalidSpec."""
+    """Return the one spelling of a location, absolute. Raises InvalidSpec."""
     return bucket_location(uri, field).uri if in_bucket(uri) else local_path(uri, field).as_uri()
 
 
@@ -78,7 +78,7 @@ def bucket_location(uri: str, field: str = "uri") -> BucketLocation:
     try:
         return parse_bucket(uri)
     except ValueError as error:
-        raise InvalidSpec(field, "is not a place in a bucket", f"Allowed: {error}.") from None
+        raise InvalidSpec(field, "is not a location in a bucket", f"Allowed: {error}.") from None
 
 
 def local_path(uri: str, field: str = "uri") -> Path:

@@ -83,7 +83,7 @@ class SparkExecution:
                 with suppress(Py4JJavaError):  # it has just ended, and Spark has forgotten it
                     stage = store.lastStageAttempt(number)
                     tasks = store.taskList(number, stage.attemptId(), _ALL)
-                    listed = [tasks.apply(place) for place in range(tasks.size())]
+                    listed = [tasks.apply(index) for index in range(tasks.size())]
                     running |= {task.taskId() for task in listed if task.status() == "RUNNING"}
                     begun = stage.numActiveTasks() + stage.numCompleteTasks()
                     has_waiting |= begun < stage.numTasks()

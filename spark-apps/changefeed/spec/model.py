@@ -1,6 +1,6 @@
 """The Changefeed resource: what `kubectl apply` and `changefeed run -f` take (docs/reference/configuration.md).
 
-The one place of its fields, their defaults, what is allowed and what they mean; the operator, the data plane, the CRD
+It alone defines the fields, their defaults, what is allowed and what they mean; the operator, the data plane, the CRD
 and the reference share it. Does no I/O. A field comes here with the code that obeys it, and not before: nothing is
 accepted and then ignored.
 """

@@ -47,4 +47,4 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("tests that did not run for lack of a tool", yellow=True)
         for reason, count in sorted(missing.items()):
             tool, _, remedy = reason.partition(": ")
-            terminalreporter.line(f"{tool}: {count} tests. To run them, {remedy}")
+            terminalreporter.line(f"{tool} (tests: {count}): {remedy}")

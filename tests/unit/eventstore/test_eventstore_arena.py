@@ -36,7 +36,7 @@ def arena() -> Iterator[SharedArena]:
 def write(arena: SharedArena, slot: Slot, content: bytes) -> SlotAddress:
     with arena.writer(slot) as file:
         file.write(content)
-    return arena.place(slot)
+    return arena.address(slot)
 
 
 def test_another_process_reads_it_for_as_long_as_it_is_valid(arena: SharedArena) -> None:
@@ -128,7 +128,7 @@ def segment_in(
     piece = SegmentSlice(
         uri=run_folder.segment_uri("t0", seq),
         size=slot.size,
-        slot=arena.place(slot),
+        slot=arena.address(slot),
         run=run_folder.run,
         seq=seq,
         first_batch=0,

@@ -69,7 +69,7 @@ class Puller:
         return SegmentSlice(
             uri=RUN.segment_uri("t0", 1),
             size=self.slot.size,
-            slot=self.arena.place(self.slot).model_copy(update={"address": self.server.address}),
+            slot=self.arena.address(self.slot).model_copy(update={"address": self.server.address}),
             run=RUN.run,
             seq=1,
             first_batch=meta.first_batch,

@@ -11,7 +11,7 @@ from typing import Any
 from changefeed.spec.field.location import BucketLocation
 
 ANY_NAME = re.compile("(?!)")  # finds nothing
-#: Gives obstore's client for a place, the folder of its Secret or None, and what `store` says of time and retries.
+#: Gives obstore's client for a location, the folder of its Secret or None, and what `store` says of time and retries.
 Opens = Callable[[BucketLocation, Path | None, Mapping[str, Any]], Any]
 
 

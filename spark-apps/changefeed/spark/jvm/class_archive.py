@@ -129,7 +129,7 @@ def _options(archive: Path | None) -> str:
 def _path() -> Path | None:
     """Return the path, which each Java and each installation of Spark has of its own: neither can use another's.
 
-    A JVM compares the times of the jars, so it takes no archive of an installation that stood in the same place before.
+    A JVM compares the times of the jars, so it takes no archive of an installation that stood there before.
     Times are in whole seconds, which is what an image's layers keep of them.
     """
     home = os.environ.get("JAVA_HOME", "")
@@ -152,9 +152,9 @@ def _hash(text: str) -> str:
 
 
 def _forget_older(archive: Path) -> None:
-    """Those of the same place: nothing can use them any more."""
-    place = archive.name.rpartition("-")[0]
-    for other in archive.parent.glob(f"{place}-*"):
+    """Delete older ones of the same installation: nothing can use them any more."""
+    installation = archive.name.rpartition("-")[0]
+    for other in archive.parent.glob(f"{installation}-*"):
         if other.stem != archive.stem:
             other.unlink(missing_ok=True)
 
@@ -166,7 +166,7 @@ def _asked(process: Path, java_options: str) -> list[str]:
     """
     arguments = (process / "cmdline").read_text().split("\0")
     del arguments[arguments.index(_SCRIPTS_MAIN) :]
-    java = max(place for place, each in enumerate(arguments) if Path(each).name == "java")
+    java = max(index for index, each in enumerate(arguments) if Path(each).name == "java")
     ours = {*java_options.split(), _SLOWS_ANY_START}
     return [each for each in arguments[java:] if each not in ours]
 

@@ -230,10 +230,10 @@ def _location(allowed: str, schemes: Sequence[str], plain: bool = False) -> Fiel
         parts = _checked_split(value, allowed)
         if parts.scheme in schemes:
             try:
-                place = parse_bucket(value)
+                location = parse_bucket(value)
             except ValueError as e:
                 raise wrong(str(e), WRONG_SECRET if parts.query else WRONG) from None
-            if plain and (place.storage_class or place.sse or place.headers):
+            if plain and (location.storage_class or location.sse or location.headers):
                 raise wrong(f"{allowed}, without storage-class, sse and header-...: the catalog writes without them")
             return value.rstrip("/")
         if parts.scheme != "file":
@@ -303,7 +303,7 @@ ClusterId = Annotated[
 ]
 PdAddress = Annotated[str, _pd_address()]
 _FOLDERS = "file:///absolute/path, file://./relative/path"
-#: A place of objects: a folder of this machine, or one of a bucket.
+#: A location of objects: a folder of this machine, or one of a bucket.
 Location = Annotated[
     str,
     _location(

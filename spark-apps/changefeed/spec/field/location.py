@@ -78,7 +78,7 @@ class BucketLocation:
 
     @property
     def uri(self) -> str:
-        """The one spelling of this place: equal places have equal URIs."""
+        """Return the one spelling of this location: equal locations have equal URIs."""
         named = {
             "endpoint": self.endpoint,
             "region": self.region,
