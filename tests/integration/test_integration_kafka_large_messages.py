@@ -50,7 +50,7 @@ async def test_a_claim_check_is_written_with_credentials_of_its_own(
         }
         changefeed = world.changefeed(sink={"kafka": kafka}, targetTs=str(txn.commit_ts))
 
-        key = secret / "secret-access-key"
+        key = secret / "access-key-id"
         right = key.read_text()
         key.write_text("wrong")
         run = Run(changefeed, InProcessExecution(), RunOptions(metrics_port=0, secrets_dir=secrets)).start()

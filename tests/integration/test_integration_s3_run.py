@@ -71,8 +71,8 @@ class Lake:
 
 
 @pytest.fixture
-def ministack(tmp_path: Path) -> Iterator[Lake]:
-    with running("ministack", tmp_path / "server" / "data") as server:
+def versitygw(tmp_path: Path) -> Iterator[Lake]:
+    with running("versitygw", tmp_path / "server" / "data") as server:
         yield Lake(server, tmp_path / "secrets")
 
 
@@ -86,11 +86,11 @@ def verdict_of(changefeed: Changefeed, lake: Lake) -> dict[str, Any]:
 def test_rule_21_killed_and_taken_over_under_load(
     upstream: Upstream,
     new_changefeed: Callable[..., Changefeed],
-    ministack: Lake,
+    versitygw: Lake,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    lake = ministack
+    lake = versitygw
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-somebody-else")  # the Secret's files count
     bank = Bank(upstream.tidb, tables=2, regions=2, accounts=300)
     bank.create()
@@ -151,13 +151,13 @@ def refused(changefeed: Changefeed, code: int) -> dict[str, Any]:
 
 
 def test_every_refusal_says_why_and_what_to_do(
-    upstream: Upstream, new_changefeed: Callable[..., Changefeed], ministack: Lake
+    upstream: Upstream, new_changefeed: Callable[..., Changefeed], versitygw: Lake
 ) -> None:
     Bank(upstream.tidb, tables=1, regions=1, accounts=10).create()
     changefeed = new_changefeed(["bank.*"])
-    ministack.use(changefeed)
+    versitygw.use(changefeed)
     changefeed.options.append("--json")
-    storage, server = changefeed.spec["sink"]["storage"], ministack.server
+    storage, server = changefeed.spec["sink"]["storage"], versitygw.server
 
     storage["uri"] = server.uri("orders", bucket="nolake")
     assert refused(changefeed, 1)["message"].startswith("spec.sink.storage.uri: the sink can't be used. ")
@@ -165,19 +165,19 @@ def test_every_refusal_says_why_and_what_to_do(
     assert "no connection" in refused(changefeed, 69)["message"]
     storage["uri"] = server.uri("orders")
 
-    write_secret(ministack.secrets, "wrong", key_id="hunter2hunter2")
+    write_secret(versitygw.secrets, "wrong", key="hunter2hunter2")
     storage["credentials"] = {"secretRef": {"name": "wrong"}}
     assert "refuses the credentials" in refused(changefeed, 1)["message"]
     storage["credentials"] = {"secretRef": {"name": "forgotten"}}
     assert "forgotten/access-key-id can't be read" in refused(changefeed, 1)["message"]
     storage["credentials"] = {"secretRef": {"name": SECRET}}
 
-    ministack.sink.create("bank/a/1/CDC00000000000000000001.csv", b"")
+    versitygw.sink.create("bank/a/1/CDC00000000000000000001.csv", b"")
     assert refused(changefeed, 1)["message"].startswith("SinkOwned: ")
-    ministack.sink.delete("bank/a/1/CDC00000000000000000001.csv")
-    ministack.sink.create(".changefeed-owner.json", b'{"uid":"local","stateUri":"s3://elsewhere"}')
+    versitygw.sink.delete("bank/a/1/CDC00000000000000000001.csv")
+    versitygw.sink.create(".changefeed-owner.json", b'{"uid":"local","stateUri":"s3://elsewhere"}')
     assert "belongs to changefeed local with its state in s3://elsewhere" in refused(changefeed, 1)["message"]
-    assert ministack.state.list("log") == [], "nothing was started"
+    assert versitygw.state.list("log") == [], "nothing was started"
 
 
 def test_rule_28_a_run_on_a_store_without_an_atomic_create_is_refused(
