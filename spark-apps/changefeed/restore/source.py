@@ -25,7 +25,7 @@ from changefeed.reading.progress import ReadingProgress
 from changefeed.reading.rows.contents import read_rows
 from changefeed.reading.rows.formats import Format
 from changefeed.reading.scratch import with_bytes
-from changefeed.restore.schema.catalog import RestoreCatalog, executed
+from changefeed.restore.schema.catalog import RestoreCatalog
 from changefeed.restore.schema.table import RestoredTable, TableVersion
 from changefeed.spec.filter.filters import ColumnSelector, Filter
 from changefeed.spec.filter.table_filter import TableFilter
@@ -110,11 +110,13 @@ class RestoreSource:
         selects = None if rules is None else rules.table_filter().matches
         copied = {copy.from_ts for copy in self._copies}
         catalog = RestoreCatalog(self._choice, self.start_ts, selects, self._continued_ts, copied)
-        made = executed(catalog, (self._named[version.ts].values() for version in self._all if version.ts <= ts))
-        for table in made.tables:
+        for version in self._all:
+            if version.ts <= ts:
+                catalog.execute(self._named[version.ts].values())
+        for table in catalog.tables:
             if why := self._left_out(table):
                 table.gap(why)
-        return made
+        return catalog
 
     def parts(self, table: RestoredTable) -> list[PartitionFiles]:
         """Where its rows stand, by version. Some of them twice, in a folder that TiCDC began."""

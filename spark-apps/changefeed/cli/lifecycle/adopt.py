@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -38,35 +37,24 @@ def adopt(
     import asyncio
     from dataclasses import asdict
 
+    from changefeed.owner.adoption import Adoption
     from changefeed.owner.adoption import adopt as adopt_changefeed
+    from changefeed.ticdc.adoption import Takeover, adopt_ticdc
 
     changefeed = read(file)
-    if ticdc:
-        _adopt_ticdc(changefeed, secrets_dir, confirm, as_json)
-        return
-    adoption = asyncio.run(adopt_changefeed(changefeed, secrets_dir, confirm))
-    at = f"{adoption.checkpoint_ts} ({time_of(adoption.checkpoint_ts)})"
+    how = changefeed, secrets_dir, confirm
+    taken: Adoption | Takeover = asyncio.run(adopt_ticdc(*how)) if ticdc else asyncio.run(adopt_changefeed(*how))
     if as_json:
-        write_json({"done": confirm, **asdict(adoption), "checkpoint_ts": str(adoption.checkpoint_ts)})
+        shown = {name: str(value) if name.endswith("_ts") else value for name, value in asdict(taken).items()}
+        write_json({"done": confirm, **shown})
         return
-    write_text(f"{adoption.sink_uri} was written last by {adoption.owner}, uid {adoption.uid}; its checkpoint is {at}.")
-    _write_steps(adoption.steps, changefeed, confirm, "the old Changefeed is gone")
-
-
-def _adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None, confirm: bool, as_json: bool) -> None:
-    import asyncio
-    from dataclasses import asdict
-
-    from changefeed.ticdc.adoption import adopt_ticdc
-
-    takeover = asyncio.run(adopt_ticdc(changefeed, secrets_dir, confirm))
-    if as_json:
-        numbers = {"checkpoint_ts": str(takeover.checkpoint_ts), "start_ts": str(takeover.start_ts)}
-        write_json({"done": confirm, **asdict(takeover), **numbers})
-        return
-    at = f"{takeover.checkpoint_ts} ({time_of(takeover.checkpoint_ts)})"
-    write_text(f"{takeover.sink_uri} has {takeover.files} files of {takeover.tables} tables; their checkpoint is {at}.")
-    _write_steps(takeover.steps, changefeed, confirm, "TiCDC's changefeed is paused, and stays so")
+    at = f"{taken.checkpoint_ts} ({time_of(taken.checkpoint_ts)})"
+    if isinstance(taken, Takeover):
+        write_text(f"{taken.sink_uri} has {taken.files} files of {taken.tables} tables; their checkpoint is {at}.")
+        _write_steps(taken.steps, changefeed, confirm, "TiCDC's changefeed is paused, and stays so")
+    else:
+        write_text(f"{taken.sink_uri} was written last by {taken.owner}, uid {taken.uid}; its checkpoint is {at}.")
+        _write_steps(taken.steps, changefeed, confirm, "the old Changefeed is gone")
 
 
 def _write_steps(steps: Sequence[str], changefeed: Changefeed, done: bool, condition: str) -> None:

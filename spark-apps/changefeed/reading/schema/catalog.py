@@ -66,7 +66,8 @@ class SchemaCatalog(ABC, Generic[Table, Done]):
             case Action.CREATE_TABLE | Action.CREATE_TABLES | Action.CREATE_VIEW:
                 self._create(file)
             case Action.TRUNCATE_TABLE:
-                self._truncate(file)
+                self._known(file)
+                self._create(file)
             case Action.RECOVER_TABLE:
                 yield self._recover(file, self._recovered(file))
             case Action.EXCHANGE_TABLE_PARTITION:
@@ -92,11 +93,6 @@ class SchemaCatalog(ABC, Generic[Table, Done]):
             return None
         self._dropped.remove(found[-1])
         return found[-1]
-
-    def _truncate(self, file: ConsumerSchemaFile) -> None:
-        if (table := self._known(file)) is not None:
-            self._drop(table, file)
-        self._create(file)
 
     def _drop(self, table: Table, file: ConsumerSchemaFile) -> None:
         """Kept aside, for it may be recovered."""
@@ -128,7 +124,7 @@ class SchemaCatalog(ABC, Generic[Table, Done]):
 
     @abstractmethod
     def _create(self, file: ConsumerSchemaFile) -> Table:
-        """An empty one, or a view."""
+        """An empty one, or a view; who has had the name until then is dropped."""
 
     @abstractmethod
     def _recover(self, file: ConsumerSchemaFile, table: Table | None) -> Done:

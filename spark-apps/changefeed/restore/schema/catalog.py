@@ -58,6 +58,8 @@ class RestoreCatalog(SchemaCatalog[RestoredTable, None]):
         if (there := self.get(file.schema, file.table)) is not None:  # it went with its database, of which no id tells
             self._drop(there, file)
         table = RestoredTable(next(self._numbers), ddls=[file], is_view=file.type == Action.CREATE_VIEW)
+        if there is not None and file.type == Action.TRUNCATE_TABLE:
+            table.emptied, table.ddls = there, [*there.ddls[:-1], file]
         stored = tuple(self._stored(column.arrow_type(self._choice)) for column in file.written)
         table.turn(TableVersion(file.version, (file.schema, file.table), file.columns, stored))
         return self._put(table)
@@ -65,13 +67,6 @@ class RestoreCatalog(SchemaCatalog[RestoredTable, None]):
     def _drop(self, table: RestoredTable, file: ConsumerSchemaFile) -> None:
         table.ddls.append(file)
         super()._drop(table, file)
-
-    def _truncate(self, file: ConsumerSchemaFile) -> None:
-        before = self.get(file.schema, file.table)
-        super()._truncate(file)
-        if before is not None:
-            made = self._tables[file.key]
-            made.emptied, made.ddls = before, [*before.ddls[:-1], file]
 
     def _recover(self, file: ConsumerSchemaFile, table: RestoredTable | None) -> None:
         if table is None:
@@ -144,10 +139,3 @@ class RestoreCatalog(SchemaCatalog[RestoredTable, None]):
 
     def _stored(self, kind: object, default: object = None) -> ColumnHistory:
         return ColumnHistory(next(self._numbers), kind, default)
-
-
-def executed(catalog: RestoreCatalog, versions: Iterable[Iterable[ConsumerSchemaFile]]) -> RestoreCatalog:
-    """The catalog behind all of them."""
-    for files in versions:
-        catalog.execute(files)
-    return catalog

@@ -213,7 +213,8 @@ class ConsumerCatalog(SchemaCatalog[ConsumerTable, Awaitable[None]]):
             return self._put(ConsumerTable(file.schema, file.table, is_view=True))
         info = self._upstream.table(file.schema, file.table, file.version)
         if (there := self.get(file.schema, file.table)) is not None:
-            if not self._has_ids or info is None or there.id == info.id:  # else it went with its database
+            is_same = not self._has_ids or info is None or there.id == info.id  # else it went with its database
+            if is_same and file.type != Action.TRUNCATE_TABLE:
                 self._report.problem(f"{file.path} makes a table that already exists: {file.query}")
             self._drop(there, file)
         table = self._put(ConsumerTable(file.schema, file.table, file.version, file.columns))
