@@ -32,6 +32,7 @@ from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore import Location
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.spark.settings import LaptopDeployment, worker_environment
+from changefeed.upstream.tikv.cluster import TikvCluster
 from changefeed.upstream.tikv.tidb.memcomparable import encode_bytes
 from changefeed.wire import cdcpb_pb2, owner_pb2
 from measured import ROOT, write_report
@@ -203,7 +204,7 @@ def pull(regions: list[Region], address: str, folder: Path, answers: Any) -> Non
         owner = Owner(regions[-1].end)
         run_folder = RunFolder(Location(folder.as_uri()), 1, "ab")
         pd: Any = Pd(regions, address)
-        task = PullerTask(0, "puller-0-0", pd, run_folder, Limits())
+        task = PullerTask(0, "puller-0-0", TikvCluster(pd).feed, run_folder, Limits())
         peaks: dict[str, int] = {}
         watch = asyncio.create_task(_watch(task, peaks))
         await task.run(owner)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from changefeed.reading.schema.schema_file import read_schema_file, schema_check
 from changefeed.tail.changes import TailedChanges
 from changefeed.ticdc import adoption as ticdc_module
 from changefeed.ticdc.adoption import adopt_ticdc
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.verify.storage.report import StoredSink, verify
 from changefeed_devcluster.tidb.schema import NewColumn
 from integration_inprocess import World, new_world
@@ -122,7 +122,7 @@ def ours(lake: Path, version: int) -> list[str]:
 
 
 async def check_verified(world: World, rows: int) -> None:
-    result = await verify(StoredSink(world.lake.as_uri()), Access((f"http://{world.cluster.pd_address}",)))
+    result = await verify(StoredSink(world.lake.as_uri()), TikvAccess((f"http://{world.cluster.pd_address}",)))
     assert result.ok, result.to_json()
     assert result.rows == rows
     (note,) = (note for note in result.notes if "TiCDC" in note)

@@ -42,6 +42,7 @@ from changefeed.sink.storage.event_sink import StorageJob, encode_entry
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.tikv.client.kv import Snapshot
 from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.cluster import TikvCluster
 from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.upstream.tikv.tidb.snapshot import load_schema
 from changefeed.wire import owner_pb2
@@ -294,7 +295,7 @@ async def pull(
     pd = await PdClient.connect([pd_address])
     try:
         stream: Any = call
-        task = asyncio.create_task(PullerTask(0, "task-0", pd, run_folder, Limits()).run(stream))
+        task = asyncio.create_task(PullerTask(0, "task-0", TikvCluster(pd).feed, run_folder, Limits()).run(stream))
         await call.until(start_ts + 1)
         writer.go.set()
         await asyncio.to_thread(writer.join, DEADLINE_S)

@@ -10,7 +10,7 @@ from changefeed.objectstore.open import open_store
 from changefeed.owner.planning import expiration
 from changefeed.reading.failures import NotVerifiable
 from changefeed.restore.source import NotRestorable, RestoreSource
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.verify.storage.report import StoredSink, verify
 from integration_inprocess import World, new_world
 
@@ -43,6 +43,6 @@ async def test_expired_files_are_deleted(world: World, monkeypatch: pytest.Monke
 
     expired = f"from before {record['before']} have expired"
     with pytest.raises(NotVerifiable, match=expired):
-        await verify(StoredSink(world.lake.as_uri()), Access((f"http://{world.cluster.pd_address}",)))
+        await verify(StoredSink(world.lake.as_uri()), TikvAccess((f"http://{world.cluster.pd_address}",)))
     with pytest.raises(NotRestorable, match=expired):
         RestoreSource(open_store(world.lake.as_uri()))

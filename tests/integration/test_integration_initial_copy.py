@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from changefeed.errors import InvalidSpec
 from changefeed.model.table_copy import COPY_TICKS
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.verify.result import Result
 from changefeed.verify.storage.report import StoredSink, verify
 from changefeed_devcluster.keys import record_key
@@ -42,7 +42,7 @@ def copying(world: World, **spec: Any) -> Run:
 
 
 async def verified(world: World) -> Result:
-    result = await verify(StoredSink(world.lake.as_uri()), Access((f"http://{world.cluster.pd_address}",)))
+    result = await verify(StoredSink(world.lake.as_uri()), TikvAccess((f"http://{world.cluster.pd_address}",)))
     assert result.ok, result.to_json()
     return result
 

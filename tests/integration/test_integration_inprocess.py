@@ -276,7 +276,7 @@ async def test_rule_14_a_safepoint_that_is_lost_ends_the_run(world: World, monke
         raise errors.NeedsHuman("SnapshotLostByGC: it is gone.")
 
     assert run.driver is not None
-    monkeypatch.setattr(run.driver.prepared.safepoint, "hold", hold)
+    monkeypatch.setattr(run.driver.prepared.history, "hold", hold)
     with pytest.raises(errors.NeedsHuman, match="SnapshotLostByGC"):
         await run.outcome()
 

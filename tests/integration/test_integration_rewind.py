@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman, SnapshotLostByGC
 from changefeed.owner.driver import Outcome
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.verify.storage.report import StoredSink, verify
 from integration_inprocess import World, new_world
 
@@ -41,7 +41,7 @@ def restart(nonce: int, from_ts: int) -> dict[str, Any]:
 
 async def check_verified(world: World, generation: int, rows: int, newest: bool = False) -> None:
     uri = folder(world, 1 if newest else generation).as_uri()
-    result = await verify(StoredSink(uri, newest=newest), Access((f"http://{world.cluster.pd_address}",)))
+    result = await verify(StoredSink(uri, newest=newest), TikvAccess((f"http://{world.cluster.pd_address}",)))
     assert result.ok, result.to_json()
     assert result.rows == rows
 

@@ -17,7 +17,8 @@ from changefeed.owner.closing import undriven
 from changefeed.owner.closing.undriven import NothingToHold, close, hold
 from changefeed.owner.driver import RunOptions, run_on_loop
 from changefeed.owner.preparation.prepare import check_attempt
-from changefeed.upstream.tikv.client.safepoint import HeldUntil, Safepoint
+from changefeed.upstream.contract import HeldUntil
+from changefeed.upstream.tikv.client.safepoint import Safepoint
 from changefeed_devcluster.pd.safepoints import GC_WORKER
 from integration_inprocess import InProcessExecution, Run, Seen, World, new_world
 

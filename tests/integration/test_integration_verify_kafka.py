@@ -24,7 +24,7 @@ from changefeed.sink.kafka.claim import kafka_endpoint
 from changefeed.sink.kafka.codec.message import DdlEvent, Message
 from changefeed.sink.kafka.entry_writer import KafkaJob, MessageEncoder, codec_for
 from changefeed.spec.parse import effective, parse
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.verify.kafka import topics
@@ -135,7 +135,8 @@ class Scene:
         return start_ts
 
     async def _fill(self, log: Log) -> None:
-        pd = await Access((f"http://{self._upstream.cluster.pd_address}",)).connect()
+        upstream = await TikvAccess((f"http://{self._upstream.cluster.pd_address}",)).connect()
+        pd = upstream.pd
         try:
             lives = await lives_of(log.state, pd, self.checkpoint_ts)
             for life in sorted(lives.all, key=lambda life: life.from_ts):
@@ -143,7 +144,7 @@ class Scene:
                     self._tell_ddl(life, lives)
                 await self._write_rows(pd, life)
         finally:
-            await pd.close()
+            await upstream.close()
         self.resolve(self.checkpoint_ts)
 
     def _tell_ddl(self, life: Life, lives: Lives) -> None:

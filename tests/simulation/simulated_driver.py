@@ -38,6 +38,7 @@ from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.owner.writing.writing import Run
 from changefeed.sink.contract import Ddl, Notice
 from changefeed.sink.storage.driver import StorageDriver
+from changefeed.upstream.tikv.cluster import TikvCluster
 from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.wire import owner_pb2 as pb
 from simulated_pipeline_task import Stream
@@ -182,7 +183,7 @@ class Driver(Process):
         dispatchers = tables_to_copy(state, self.world.upstream.selected(schema_ts))
         if not dispatchers:
             return state
-        self.log.append(at_once(copy_record(state, dispatchers, Regions(self.world.upstream))))  # type: ignore[arg-type]
+        self.log.append(at_once(copy_record(state, dispatchers, TikvCluster(Regions(self.world.upstream)))))  # type: ignore[arg-type]
         return self.log.state
 
     def _syncpoints(self, state: State) -> Syncpoints | None:

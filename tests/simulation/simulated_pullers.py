@@ -17,7 +17,6 @@ from changefeed.errors import ChangefeedError
 from changefeed.owner.pulling.spans import AWAY_S
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.upstream.contract import FeedEvent
-from changefeed.upstream.tikv.client.regions import Pd
 from changefeed.upstream.tikv.feed.span_feed import SpanFeed
 from changefeed.wire import owner_pb2 as pb
 from simulated_pd import SimulatedPd, broken
@@ -136,14 +135,12 @@ class Puller:
         if world.flight.is_used:
             self._host, serve = "", world.flight.serve
 
-        def feed(pd: Pd, emit: Callable[[FeedEvent], Awaitable[None]], clock: Clock, **given: Any) -> SpanFeed:
-            given["scratch"] = MemoryFile
-            self.feed = SpanFeed(pd, emit, clock, rng, chunks_at_once=2, **given)
+        def feed(emit: Callable[[FeedEvent], Awaitable[None]], clock: Clock, **given: Any) -> SpanFeed:
+            del given["scratch_folder"]
+            self.feed = SpanFeed(self._pd, emit, clock, rng, scratch=MemoryFile, chunks_at_once=2, **given)
             return self.feed
 
-        self.task = PullerTask(
-            self.number, name, self._pd, run_folder, limits, clock, host=self._host, serve=serve, feed=feed
-        )
+        self.task = PullerTask(self.number, name, feed, run_folder, limits, clock, host=self._host, serve=serve)
         self._main = loop.create_task(self._run(self.task, self._call))
         world.tasks.append(self)
         world.say(f"{self.name} starts")

@@ -23,7 +23,7 @@ from changefeed.reading.schema.schema_file import schema_checksum
 from changefeed.sink.storage.schema_file import SchemaFile, files_of, write
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.parse import effective, parse
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.upstream.tikv.client.kv import Snapshot
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.tidb.effects import Effects
@@ -118,11 +118,11 @@ async def write_story(folder: Path, story: Story, **filter_: Any) -> StorySink:
     lake.mkdir()
     config = _config(lake, story, filter_)
     upto_ts = story.tidb.now()
-    pd = await Access(tuple(story.pd)).connect()
+    upstream = await TikvAccess(tuple(story.pd)).connect()
     try:
-        await _write(lake, pd, story, config, upto_ts)
+        await _write(lake, upstream.pd, story, config, upto_ts)
     finally:
-        await pd.close()
+        await upstream.close()
     log = Log(open_store((folder / "state").as_uri()), "log")
     log.append(
         StartRecord(n=1, epoch=0, nonce="a", start_ts=story.start_ts, cluster_id=story.cluster.cluster_id, uid="local")

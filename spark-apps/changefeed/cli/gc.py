@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from changefeed.objectstore import Location
     from changefeed.owner.closing.holds import Found, Stray
     from changefeed.owner.closing.left_overs import StateFolder
-    from changefeed.upstream.tikv.client.access import Access
-    from changefeed.upstream.tikv.client.holds import Hold
+    from changefeed.upstream.contract import Access, Hold
 
 _HEAD = ["STATE FOLDER", "IS", "CHECKPOINT", "EVENTS", "HELD UNTIL"]
 _HOLD_HEAD = ["HOLD WITHOUT A LOG HERE", "FROM", "UNTIL", "PD"]
@@ -86,10 +85,10 @@ def gc(
 def _more(pd: list[str] | None, file: Path | None, secrets_dir: Path | None) -> list[Access]:
     from changefeed.cli.config_file import read
     from changefeed.owner.locations import upstream_access
-    from changefeed.upstream.tikv.client.access import Access
+    from changefeed.upstream.tikv.access import TikvAccess
 
     return [
-        *([Access(tuple(pd))] if pd else []),
+        *([TikvAccess(tuple(pd))] if pd else []),
         *([upstream_access(read(file), secrets_dir)] if file is not None else []),
     ]
 
@@ -172,8 +171,7 @@ def _list(found: Found, as_json: bool) -> None:
         write_text(f"The holds at {pd} are not known: {problem}")
     if found.strays:
         holds = [
-            [each.hold.name, _moment(each.hold.ts), _until(each.hold), ", ".join(each.upstream.pd_addresses)]
-            for each in found.strays
+            [each.hold.name, _moment(each.hold.ts), _until(each.hold), each.upstream.address] for each in found.strays
         ]
         for line in ["", *table([_HOLD_HEAD, *holds])]:
             write_text(line)
@@ -223,7 +221,7 @@ def _json(each: StateFolder) -> dict[str, Any]:
 
 
 def _stray_json(each: Stray) -> dict[str, Any]:
-    return {"name": each.hold.name, **_hold_json(each.hold), "pd": list(each.upstream.pd_addresses)}
+    return {"name": each.hold.name, **_hold_json(each.hold), "pd": each.upstream.address.split(", ")}
 
 
 def _hold_json(hold: Hold) -> dict[str, Any]:

@@ -52,14 +52,15 @@ def now(
     import asyncio
 
     from changefeed.owner.locations import upstream_access
-    from changefeed.upstream.tikv.client.access import Access
+    from changefeed.upstream.contract import Access
+    from changefeed.upstream.tikv.access import TikvAccess
 
-    upstream = upstream_access(read(file), secrets_dir) if file is not None else Access(tuple(pd or ()))
+    upstream: Access = upstream_access(read(file), secrets_dir) if file is not None else TikvAccess(tuple(pd or ()))
 
     async def ask() -> int:
         client = await upstream.connect()
         try:
-            return await client.tso()
+            return await client.now()
         finally:
             await client.close()
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 #: The ts that a copy has to itself, below the one at which it reads: those of one millisecond.
 COPY_TICKS = 1 << 18
-_MOST_CHUNKS = COPY_TICKS - 1
+MOST_CHUNKS = COPY_TICKS - 1
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TableCopy:
         return self.from_ts + bisect_right(self.bounds, key)
 
 
-def bounds_of(start: bytes, end: bytes, borders: Iterable[bytes], most: int = _MOST_CHUNKS) -> tuple[bytes, ...]:
+def bounds_of(start: bytes, end: bytes, borders: Iterable[bytes], most: int = MOST_CHUNKS) -> tuple[bytes, ...]:
     """The bounds of chunks of the raw `[start, end)`, cut at `borders` between regions; no more chunks than `most`."""
     inner = sorted({border for border in borders if start < border < end})
     step = -(-(len(inner) + 1) // most)

@@ -9,7 +9,7 @@
 
 `Driver` (`driver`) is the shell around it: one process's run. It loops:
 
-1. What happens comes in through `serving.OwnerService` (reports of pullers, written files) and `planning.DdlSpan`
+1. What happens comes in through `serving.OwnerService` (reports of pullers, written files) and `planning.Ddls`
    (DDLs). Each is told to the owner, and wakes the loop.
 2. `Owner.step` returns the one action to take next, None to wait, or `Stop`: append a plan, publish files, write a DDL
    or a syncpoint, record a checkpoint.

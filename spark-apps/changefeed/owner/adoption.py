@@ -37,7 +37,6 @@ from changefeed.sink.storage.claim import check_newest
 from changefeed.sink.storage.claim_object import ClaimObject, hand_over, read_claim
 from changefeed.sink.storage.location import SINK_FIELD, generation_folder, sink_location
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.tikv.client.safepoint import Safepoint
 
 _PD_DEADLINE_S = 10.0
 _FIRST = f"{locations.LOG}/{1:020}.json"
@@ -63,16 +62,18 @@ async def adopt(changefeed: Changefeed, secrets_dir: Path | None = None, confirm
     SnapshotLostByGC, Unavailable.
     """
     check_adoptable(changefeed)
-    pd = await locations.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
+    upstream = await locations.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
     try:
         with ExitStack() as held:
-            plan = await asyncio.to_thread(_look, changefeed, secrets_dir, pd.cluster_id, await pd.pd_ms(), held)
+            plan = await asyncio.to_thread(
+                _look, changefeed, secrets_dir, upstream.cluster_id, await upstream.now_ms(), held
+            )
             if confirmed:
                 ttl = int(changefeed.spec.upstream.safepoint_ttl)
-                await Safepoint(pd, locations.service_id(changefeed), ttl).hold(plan.state.checkpoint_ts)
+                await upstream.history_lease(locations.service_id(changefeed), ttl).hold(plan.state.checkpoint_ts)
                 await asyncio.to_thread(_carry_out, plan)
     finally:
-        await pd.close()
+        await upstream.close()
     return _told(plan)
 
 

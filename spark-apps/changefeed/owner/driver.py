@@ -36,7 +36,7 @@ from changefeed.owner.pace import Pace, pace_of
 from changefeed.owner.patience import answered, in_thread, patience_of
 from changefeed.owner.planning.actions import Publish, Recorded, Stop
 from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.planning.ddl_span import DdlSpan
+from changefeed.owner.planning.ddls import Ddls
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
@@ -60,7 +60,7 @@ from changefeed.pipeline.task import PipelineJob
 from changefeed.sink.claim import identity_downstream
 from changefeed.spec.driver_status import TABLES_MAX
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.tikv.tidb.keys import table_span
+from changefeed.upstream.contract import WHOLE_TABLE, SchemaFeed
 from changefeed.wire import owner_pb2 as pb
 
 _IDLE_STEP_S = 0.2
@@ -112,9 +112,9 @@ async def run_on_loop(changefeed: Changefeed, options: RunOptions, execution: Ex
     async with AsyncExitStack() as stack:
         stack.callback(state_store.release)
         stack.callback(sink.release)
-        pd = await upstream_access(changefeed, options.secrets_dir).connect(options.pd_deadline_s)
-        stack.push_async_callback(pd.close)
-        prepared = await prepare(changefeed, pd, state_store, sink, options.take_over, options.attempt)
+        upstream = await upstream_access(changefeed, options.secrets_dir).connect(options.pd_deadline_s)
+        stack.push_async_callback(upstream.close)
+        prepared = await prepare(changefeed, upstream, state_store, sink, options.take_over, options.attempt)
         if prepared.alive:
             stack.push_async_callback(in_thread, prepared.alive.end)
         stack.callback(prepared.run_folder.clear_spool)
@@ -156,7 +156,7 @@ class Driver:
         copies = prepared.state.copies()
         for dispatcher in sorted(prepared.tables):
             flushed_ts = prepared.state.flushed_ts(dispatcher)
-            spans.add_span(dispatcher, *table_span(dispatcher), flushed_ts, copies.get(dispatcher))
+            spans.add_span(dispatcher, *WHOLE_TABLE, flushed_ts, copies.get(dispatcher))
         self._wake = asyncio.Event()
         self._failure: asyncio.Future[ChangefeedError] = asyncio.get_running_loop().create_future()
         self._deadline: asyncio.TimerHandle | None = None  # of the drain
@@ -217,9 +217,8 @@ class Driver:
         tables = filter_.table_filter()
         ignores = partial(ignores_ddl, filter_)
         timeline = Timeline(tables.matches, tables.matches_schema, ignores, prepared.tables)
-        ddl_span = await stack.enter_async_context(
-            DdlSpan(prepared.pd, prepared.schema, timeline, self._barrier, self._wake.set, self.fail)
-        )
+        ddls = Ddls(prepared.schema, timeline, self._barrier, self._wake.set, self.fail)
+        schema_feed = await stack.enter_async_context(prepared.upstream.schema_feed(prepared.schema, ddls.take))
 
         if self._reports:
             await stack.enter_async_context(self._reports.ended())
@@ -243,7 +242,7 @@ class Driver:
                 self._expiry.keep(lambda: self.owner.state.expired_before),
                 self._keep_alive(),
                 self._show(),
-                self._watch_stores(ddl_span),
+                self._watch_stores(schema_feed),
                 self._service.crashed(),
                 *([self._reports.keep()] if self._reports else []),
             )
@@ -276,7 +275,7 @@ class Driver:
         if not isinstance(error, SnapshotLostByGC):
             return error
         checkpoint_ts = self.owner.state.checkpoint_ts
-        await answered(lambda: self.prepared.safepoint.hold(checkpoint_ts), self.meter.pd_failed)
+        await answered(lambda: self.prepared.history.hold(checkpoint_ts), self.meter.pd_failed)
         return Unavailable(
             error.message,
             f"Nothing is lost: everything up to {checkpoint_ts} is written, and the next start resumes from there.",
@@ -390,14 +389,14 @@ class Driver:
                 raise error
 
     async def _keep_safepoint(self) -> None:
-        safepoint = self.prepared.safepoint
+        history = self.prepared.history
         while True:
             with suppress(TimeoutError):  # another TTL holds at once
                 async with asyncio.timeout(self._pace.safepoint_s):
                     await self._settings_changed.wait()
             self._settings_changed.clear()
-            safepoint.ttl_seconds = int(self._settings.spec.upstream.safepoint_ttl)
-            await answered(lambda: safepoint.hold(self.owner.state.checkpoint_ts), self.meter.pd_failed)
+            history.ttl_seconds = int(self._settings.spec.upstream.safepoint_ttl)
+            await answered(lambda: history.hold(self.owner.state.checkpoint_ts), self.meter.pd_failed)
 
     async def _keep_alive(self) -> None:
         while True:
@@ -415,7 +414,7 @@ class Driver:
     async def _pd_ms(self) -> int:
         if self.meter.pd_age(time.monotonic()) < self._pace.pd_s:
             return self.meter.pd_ms
-        pd_ms = await answered(self.prepared.pd.pd_ms, self.meter.pd_failed)
+        pd_ms = await answered(self.prepared.upstream.now_ms, self.meter.pd_failed)
         self.meter.pd_answered(time.monotonic(), pd_ms)
         return pd_ms
 
@@ -424,7 +423,7 @@ class Driver:
         return replace(
             self.meter.snapshot(time.monotonic(), tables),
             published_ts=self.publication.checkpoint_ts,
-            history=self.prepared.safepoint.held,
+            history=self.prepared.history.held,
             sink_uri=self.prepared.sink.uri,
             lag_threshold=self._settings.spec.lag_threshold,
             settings=self._settings.by_path,
@@ -440,9 +439,9 @@ class Driver:
             self._show_once()
             await asyncio.sleep(_VIEW_INTERVAL_S)
 
-    async def _watch_stores(self, ddl_span: DdlSpan) -> None:
+    async def _watch_stores(self, schema_feed: SchemaFeed) -> None:
         while True:
-            stopped = ddl_span.stopped()
+            stopped = schema_feed.stopped()
             self.meter.tikv_stopped("ddl span", (stopped.reason, stopped.message) if stopped else None)
             await asyncio.sleep(_WATCH_S)
 

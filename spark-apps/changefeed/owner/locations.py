@@ -7,20 +7,18 @@ import os
 import re
 from pathlib import Path
 
-from changefeed.errors import InvalidSpec
 from changefeed.objectstore import Location
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.open import below
 from changefeed.spec.field.secret import store_secret
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.tikv.client.access import Access
-from changefeed.upstream.tikv.client.tls import UpstreamTls
+from changefeed.upstream.choice import access_of
+from changefeed.upstream.contract import Access
 
 LOG = "log"
 _IDS = "_id"
 _HOLD_OF_ID = re.compile(rf"(changefeed-{_IDS}-.+)-[0-9a-f]{{8}}")
 _HOLD = re.compile(r"changefeed-[a-z0-9][^-]*-.+-.+")  # as against changefeed-spark-<hex>, changefeed-verify-<hex>
-_SECRET_FILES = "Give the folder DIR with DIR/<secretRef.name>/ca.crt, and tls.crt and tls.key for mutual TLS."
 STATE_FIELD = "spec.state.uri"
 
 
@@ -69,14 +67,5 @@ def folder_stem(folder: str) -> str:
 
 
 def upstream_access(changefeed: Changefeed, secrets_dir: Path | None = None) -> Access:
-    """Its PD, whatever cluster that is of.
-
-    Raises InvalidSpec for spec.upstream.tls without the folder of Secrets.
-    """
-    upstream, tls = changefeed.spec.upstream, None
-    if upstream.tls is not None:
-        secret = upstream.tls.secret_ref.name
-        if secrets_dir is None:
-            raise InvalidSpec("--secrets-dir", f"missing; spec.upstream.tls names Secret {secret}", _SECRET_FILES)
-        tls = UpstreamTls(secrets_dir.absolute() / secret, upstream.tls.allowed_common_names)
-    return Access(upstream.pd_addresses, tls)
+    """As upstream.choice.access_of."""
+    return access_of(changefeed.spec.upstream, secrets_dir)

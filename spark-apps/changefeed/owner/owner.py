@@ -38,7 +38,7 @@ from changefeed.owner.writing.open_entries import EntryKey, OpenEntries
 from changefeed.owner.writing.writing import Run, Writing
 from changefeed.pipeline.work import Work
 from changefeed.sink.contract import Ddl, Outputs
-from changefeed.upstream.tikv.tidb.keys import table_span
+from changefeed.upstream.contract import WHOLE_TABLE
 from changefeed.wire import owner_pb2 as pb
 
 COMMIT_INTERVAL_S = 0.1  # files that are done soon after one another share a record
@@ -409,7 +409,7 @@ class Owner:
         for dispatcher, info in ddl.tables.items():
             if dispatcher not in self._tables:
                 self.planner.add(dispatcher, ddl.ts)
-                self._commands += self.spans.add_span(dispatcher, *table_span(dispatcher), ddl.ts).commands
+                self._commands += self.spans.add_span(dispatcher, *WHOLE_TABLE, ddl.ts).commands
             series = self._outputs.series(info, dispatcher, ddl.ts)
             self._tables[dispatcher] = Table(dispatcher, info.hash, ddl.ts, series, info.full_name)
             self._table_infos[info.hash] = info.to_json()

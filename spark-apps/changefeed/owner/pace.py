@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.tikv.client.safepoint import RENEW_S
+from changefeed.upstream.contract import RENEW_S
 
 _LOW_LATENCY_FLUSH_S = 0.2
 _FLUSH_S = 1.0  # of sinks without files

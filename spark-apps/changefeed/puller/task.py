@@ -33,13 +33,17 @@ from changefeed.objectstore.patience import Patience, Tally
 from changefeed.puller.pipeline_metrics import CaptureMetrics, MetricDeltas
 from changefeed.puller.reports import Reports
 from changefeed.puller.span_pipeline import Action, Advance, HoldBack, Resume, SpanPipeline
-from changefeed.upstream.contract import BlockedRegion, Data, FeedEvent, Resolved, SubscriptionFailed
-from changefeed.upstream.tikv.client.access import Access
-from changefeed.upstream.tikv.client.pd import PdClient
-from changefeed.upstream.tikv.client.regions import Pd
-from changefeed.upstream.tikv.feed.span_feed import SpanFeed
-from changefeed.upstream.tikv.feed.store_stream import GATHER_SECONDS
-from changefeed.upstream.tikv.matching.scratch import LocalFile, give_back_memory
+from changefeed.upstream.contract import (
+    GATHER_SECONDS,
+    Access,
+    BlockedRegion,
+    Data,
+    Feed,
+    FeedEvent,
+    Resolved,
+    SubscriptionFailed,
+    Upstream,
+)
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import PULLER, OwnerAddress, owner_lost
 
@@ -106,7 +110,7 @@ def run_puller(
     """
 
     async def pull() -> None:
-        pd = await _connect(upstream)
+        connected = await _connect(upstream)
         try:
             run_folder = RunFolder(state, owner.epoch, owner.nonce)
             # A folder can be read by whoever is on its machine; what is in a store, by everybody (rule 21).
@@ -122,11 +126,18 @@ def run_puller(
                     response_deserializer=owner_pb2.Command.FromString,
                 )
                 task_body = PullerTask(
-                    puller, task, pd, run_folder, limits or Limits(), attempt=attempt, host=host, serve=serve
+                    puller,
+                    task,
+                    connected.feed,
+                    run_folder,
+                    limits or Limits(),
+                    attempt=attempt,
+                    host=host,
+                    serve=serve,
                 )
                 await task_body.run(method(metadata=owner.metadata))
         finally:
-            await pd.close()
+            await connected.close()
 
     asyncio.run(pull())
 
@@ -145,7 +156,7 @@ def address_towards(target: str) -> str:
         ) from error
 
 
-async def _connect(upstream: Access) -> PdClient:
+async def _connect(upstream: Access) -> Upstream:
     try:
         return await upstream.connect()
     except Refused as refused:  # a run waits, as it may be mended meanwhile
@@ -157,27 +168,25 @@ class PullerTask:
         self,
         puller: int,
         task: str,
-        pd: Pd,
+        feed: Callable[..., Feed],
         run_folder: RunFolder,
         limits: Limits,
         clock: Clock | None = None,
         attempt: int | None = None,
         host: str = "",
         serve: Serve | None = None,
-        feed: Callable[..., SpanFeed] = SpanFeed,
     ) -> None:
         """`host`: the one machine that can read what is written; "": all can.
 
-        `serve`: to other machines what is in memory; with neither there is nothing in memory. `feed`: makes what pulls.
+        `serve`: to other machines what is in memory; with neither there is nothing in memory. `feed`: as Upstream.feed.
         """
         self._ending = threading.Event()
         self._limits = limits
         self._clock = clock or SystemClock()
         self._feed = feed(
-            pd,
             self._on_event,
             self._clock,
-            scratch=self._scratch_file,
+            scratch_folder=run_folder.spool_folder,
             room=self._room,
             gather_s=limits.gather_s,
             scan_rate=limits.scan_rate,
@@ -297,10 +306,6 @@ class PullerTask:
             await until_set(self._persisted, self._clock, _ROOM_SECONDS)
             if not self._persisted.is_set():
                 return
-
-    def _scratch_file(self) -> LocalFile:
-        give_back_memory()
-        return LocalFile(self._run_folder.spool_folder)
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:

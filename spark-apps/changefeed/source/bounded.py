@@ -34,11 +34,8 @@ from changefeed.source.options import SourceOptions
 from changefeed.source.pulling import Pulling, first_error
 from changefeed.source.read_schema import ReadSchema
 from changefeed.source.reading import DefinitionRange
-from changefeed.upstream.tikv.client.access import Access
-from changefeed.upstream.tikv.client.pd import PdClient
-from changefeed.upstream.tikv.client.safepoint import Safepoint
-from changefeed.upstream.tikv.tidb.keys import table_span
-from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes
+from changefeed.upstream.contract import HistoryLease, Upstream
+from changefeed.upstream.tikv.access import TikvAccess
 
 _MOST_PARTITIONS = 32  # of a physical table
 #: The safepoint of a batch query: its tasks renew it, and it is left to expire.
@@ -50,13 +47,13 @@ _SPAN = 1
 class QueryHold:
     """The safepoint that keeps history after `ts` while the query runs."""
 
-    access: Access
+    access: TikvAccess
     service: str
     ts: int
 
-    async def renewed(self, pd: PdClient) -> Safepoint:
+    async def renewed(self, upstream: Upstream) -> HistoryLease:
         """Raises SnapshotLostByGC with a next step for users of this source."""
-        safepoint = Safepoint(pd, self.service, _TTL_S)
+        safepoint = upstream.history_lease(self.service, _TTL_S)
         try:
             await safepoint.hold(self.ts)
         except SnapshotLostByGC as error:
@@ -68,9 +65,9 @@ async def plan(options: SourceOptions, wanted: ReadSchema | pa.Schema) -> list[Q
     """Parts that cover each selected change once. Raises InvalidSpec, SchemaChanged, SnapshotLostByGC."""
     if options.from_ts is None:
         raise InvalidSpec("startingVersion", "missing", "A batch query needs one: set a ts or a time.")
-    pd = await options.access.connect()
+    upstream = await options.access.connect()
     try:
-        now = await pd.tso()
+        now = await upstream.now()
         to_ts = options.to_ts or (wanted.as_of_ts if isinstance(wanted, ReadSchema) else now)
         if to_ts > now or options.from_ts >= to_ts:
             raise InvalidSpec(
@@ -78,34 +75,34 @@ async def plan(options: SourceOptions, wanted: ReadSchema | pa.Schema) -> list[Q
                 f"{to_ts} is not between startingVersion {options.from_ts + 1} and now, {now}",
                 "Correct one of them.",
             )
-        access = Access(options.access.pd_addresses, options.access.tls, pd.cluster_id)
+        access = TikvAccess(options.access.pd_addresses, options.access.tls, upstream.cluster_id)
         hold = QueryHold(access, f"changefeed-spark-{secrets.token_hex(8)}", options.from_ts)
-        await hold.renewed(pd)
-        lives = await _lives(pd, options, wanted, options.from_ts, to_ts)
+        await hold.renewed(upstream)
+        lives = await _lives(upstream, options, wanted, options.from_ts, to_ts)
         parts = []
         for table_id in sorted({id_ for life in lives for id_ in life.table.physical_ids}):
             own = tuple(life for life in lives if table_id in life.table.physical_ids)
-            for start, end in await _ranges(pd, table_id):
+            for start, end in await _ranges(upstream, table_id):
                 parts.append(QueryPart(hold, options.place("parts"), start, end, own))
         return parts
     finally:
-        await pd.close()
+        await upstream.close()
 
 
 async def _lives(
-    pd: PdClient, options: SourceOptions, wanted: ReadSchema | pa.Schema, from_ts: int, to_ts: int
+    upstream: Upstream, options: SourceOptions, wanted: ReadSchema | pa.Schema, from_ts: int, to_ts: int
 ) -> list[DefinitionRange]:
     """Consecutive ranges, split at each DDL."""
-    schema = await read_schema_at(pd, from_ts)
+    schema = await read_schema_at(upstream, from_ts)
     table = find_table(schema, from_ts, options.table)
-    read = await read_schema_of(pd, wanted, table.id)
+    read = await read_schema_of(upstream, wanted, table.id)
     news, failures = asyncio.Event(), list[BaseException]()
 
     def failed(error: BaseException) -> None:
         failures.append(error)
         news.set()
 
-    followed = FollowedTable(pd, schema, table, options.table, read, news.set, failed, to_ts)
+    followed = FollowedTable(upstream, schema, table, options.table, read, news.set, failed, to_ts)
     async with followed.ddls:
         while followed.known_ts < to_ts:
             await news.wait()
@@ -120,14 +117,9 @@ async def _lives(
     return lives
 
 
-async def _ranges(pd: PdClient, table_id: int) -> list[tuple[bytes, bytes]]:
-    """The key ranges of a physical table, each made of whole regions."""
-    start, end = table_span(table_id)
-    regions = await pd.scan_regions(start, end)
-    step = -(-len(regions) // _MOST_PARTITIONS)
-    borders = [decode_bytes(region.start_key)[0] for region in regions[step::step]]
-    bounds = [start, *(border for border in borders if start < border < end), end]
-    return list(pairwise(bounds))
+async def _ranges(upstream: Upstream, table_id: int) -> list[tuple[bytes, bytes]]:
+    """The key ranges of a physical table, cut as Upstream.bounds says."""
+    return list(pairwise(await upstream.bounds(table_id, _MOST_PARTITIONS)))
 
 
 @dataclass(frozen=True)
@@ -155,9 +147,9 @@ class QueryPart:
 
     async def _pull(self, run_folder: RunFolder) -> list[Sequence[SegmentSlice]]:
         """Pull the part until it is complete; returns the slices of each life."""
-        pd = await self.hold.access.connect()
+        upstream = await self.hold.access.connect()
         try:
-            safepoint = await self.hold.renewed(pd)
+            safepoint = await self.hold.renewed(upstream)
             whole = asyncio.Event()
 
             def on_report() -> None:
@@ -165,7 +157,7 @@ class QueryPart:
                 if pulling.resolved_ts() >= self.lives[-1].upto_ts:
                     whole.set()
 
-            pulling = Pulling(pd, run_folder, on_report)
+            pulling = Pulling(upstream, run_folder, on_report)
             pulling.add(_SPAN, self.start_key, self.end_key, self.lives[0].after_ts)
 
             async def wait() -> None:
@@ -177,4 +169,4 @@ class QueryPart:
         except BaseExceptionGroup as group:
             raise first_error(group) from group
         finally:
-            await pd.close()
+            await upstream.close()

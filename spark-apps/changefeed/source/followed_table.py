@@ -10,41 +10,38 @@ import pyarrow as pa
 
 from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, SnapshotLostByGC, Transient, Unavailable
 from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.planning.ddl_span import DdlSpan
+from changefeed.owner.planning.ddls import Ddls
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.source.options import SourceOptions, TableName
 from changefeed.source.read_schema import ReadSchema, check_metadata, schema_of
 from changefeed.source.schema_changes import check_columns, definition_after
-from changefeed.upstream.tikv.client.kv import Snapshot
-from changefeed.upstream.tikv.client.pd import PdClient
-from changefeed.upstream.tikv.client.safepoint import Safepoint
+from changefeed.upstream.contract import HistoryLease, Upstream
 from changefeed.upstream.tikv.row.rowv2 import check_supported
-from changefeed.upstream.tikv.tidb.snapshot import load_schema
 
 _LOG = logging.getLogger(__name__)
 _RENEW_S = 60.0
 
 
-async def read_schema_at(pd: PdClient, ts: int) -> SchemaHistory:
-    return await load_schema(Snapshot(pd, ts), ts)
+async def read_schema_at(upstream: Upstream, ts: int) -> SchemaHistory:
+    return await upstream.schema(ts)
 
 
 async def read_schema_now(options: SourceOptions) -> ReadSchema:
     """All columns of the table now, or at endingVersion. Raises what `find_table` and `Access.connect` raise."""
-    pd = await options.access.connect()
+    upstream = await options.access.connect()
     try:
-        ts = await pd.tso()
+        ts = await upstream.now()
         if options.to_ts is not None:
             ts = min(ts, options.to_ts)
-        table = find_table(await read_schema_at(pd, ts), ts, options.table)
+        table = find_table(await read_schema_at(upstream, ts), ts, options.table)
         return ReadSchema.of(schema_of(table), table, ts, is_whole=True)
     finally:
-        await pd.close()
+        await upstream.close()
 
 
-async def read_schema_of(pd: PdClient, wanted: ReadSchema | pa.Schema, table_id: int) -> ReadSchema:
+async def read_schema_of(upstream: Upstream, wanted: ReadSchema | pa.Schema, table_id: int) -> ReadSchema:
     """`wanted`: the table's columns, or the user's choice, which the table must have now if it still exists.
 
     Raises InvalidSpec.
@@ -52,8 +49,8 @@ async def read_schema_of(pd: PdClient, wanted: ReadSchema | pa.Schema, table_id:
     if isinstance(wanted, ReadSchema):
         return wanted
     check_metadata(wanted)
-    ts = await pd.tso()
-    tables = (await read_schema_at(pd, ts)).tables_at(ts)
+    ts = await upstream.now()
+    tables = (await read_schema_at(upstream, ts)).tables_at(ts)
     table = next((table for table in tables if table.id == table_id), None)
     read = ReadSchema.of(wanted, table, ts, is_whole=False)
     if table is not None and (found := read.differences(table)):
@@ -84,7 +81,7 @@ class FollowedTable:
 
     def __init__(
         self,
-        pd: PdClient,
+        upstream: Upstream,
         schema: SchemaHistory,
         definition: TableInfo,
         name: TableName,
@@ -105,7 +102,7 @@ class FollowedTable:
             check_columns(definition, read, f"at ts {schema.snapshot_ts}")
         read.shown(definition)
         timeline = Timeline(self._selects, lambda _: False, lambda *_: False, definition.physical_ids)
-        self.ddls = DdlSpan(pd, schema, timeline, self._barrier, changed, failed)
+        self.ddls = upstream.schema_feed(schema, Ddls(schema, timeline, self._barrier, changed, failed).take)
 
     @property
     def known_ts(self) -> int:
@@ -133,7 +130,7 @@ class FollowedTable:
         return any(name.is_of(schema, table) for name in names)
 
 
-async def keep_held(safepoint: Safepoint, ts: Callable[[], int]) -> None:
+async def keep_held(safepoint: HistoryLease, ts: Callable[[], int]) -> None:
     """Renew the safepoint at `ts()` for as long as this runs. Raises SnapshotLostByGC."""
     while True:
         await asyncio.sleep(_RENEW_S)

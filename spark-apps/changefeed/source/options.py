@@ -14,7 +14,7 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, canonical
 from changefeed.spec.field.location import in_bucket
 from changefeed.spec.field.quantity import parse_duration, parse_size
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.upstream.tikv.client.channels import parse_address
 from changefeed.upstream.tikv.client.tls import UpstreamTls
 
@@ -56,7 +56,7 @@ class SourceOptions:
     `max_rows`, `max_bytes`: per batch; None: unlimited. `event_store`: parent of each stream's own folder.
     """
 
-    access: Access
+    access: TikvAccess
     table: TableName
     from_ts: int | None
     to_ts: int | None
@@ -100,7 +100,7 @@ def _required(values: Mapping[str, str], name: str) -> str:
     return values[name]
 
 
-def _access(values: Mapping[str, str]) -> Access:
+def _access(values: Mapping[str, str]) -> TikvAccess:
     addresses = tuple(address.strip() for address in _required(values, "pdAddresses").split(","))
     for address in addresses:
         parse_address(address)
@@ -113,7 +113,7 @@ def _access(values: Mapping[str, str]) -> Access:
             "For TLS, use https:// addresses and set tlsDir to the directory with ca.crt (plus tls.crt and tls.key for "
             "mutual TLS). Otherwise use http:// and leave tlsDir out.",
         )
-    return Access(addresses, None if tls_dir is None else UpstreamTls(_folder("tlsDir", tls_dir)))
+    return TikvAccess(addresses, None if tls_dir is None else UpstreamTls(_folder("tlsDir", tls_dir)))
 
 
 def _folder(name: str, value: str) -> Path:

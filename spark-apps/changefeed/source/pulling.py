@@ -25,7 +25,7 @@ from changefeed.owner.pulling.segments import Segment
 from changefeed.owner.pulling.spans import Orders, Spans
 from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.puller.task import Limits, PullerTask
-from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.contract import Upstream
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import error_of
 
@@ -41,14 +41,14 @@ _TROUBLE_S = 60.0
 class Pulling:
     """Calls `changed` after each report. Add and remove spans before it runs or while it does."""
 
-    def __init__(self, pd: PdClient, run_folder: RunFolder, changed: Callable[[], None]) -> None:
+    def __init__(self, upstream: Upstream, run_folder: RunFolder, changed: Callable[[], None]) -> None:
         limits = Limits(quota_bytes=_IN_MEMORY, roll_bytes=segment_bytes(QUOTA, 1))
         self._run_folder = run_folder
         self._changed = changed
         self._spans = Spans(1, socket.gethostname())
         self._stored = StoredRows(self._spans)
         self._quota = Quota(QUOTA)
-        self._puller = PullerTask(_PULLER, "source", pd, run_folder, limits)
+        self._puller = PullerTask(_PULLER, "source", upstream.feed, run_folder, limits)
         self._commands: asyncio.Queue[pb.Command] = asyncio.Queue()
         self._troubled_since: float | None = None
         self._trouble = ""

@@ -32,9 +32,7 @@ from changefeed.source.options import SourceOptions
 from changefeed.source.pulling import Pulling, first_error
 from changefeed.source.read_schema import ReadSchema
 from changefeed.source.reading import DefinitionRange, StoredSlices
-from changefeed.upstream.tikv.client.pd import PdClient
-from changefeed.upstream.tikv.client.safepoint import Safepoint
-from changefeed.upstream.tikv.tidb.keys import table_span
+from changefeed.upstream.contract import WHOLE_TABLE, HistoryLease, Upstream
 
 #: On an idle table, an empty batch this long after the last one advances the offset and the safepoint.
 IDLE_TICKS = compose(60_000)
@@ -48,7 +46,7 @@ class TableStream:
     def __init__(self, options: SourceOptions, wanted: ReadSchema | pa.Schema) -> None:
         self._options = options
         self._wanted = wanted
-        self._pd: PdClient | None = None
+        self._upstream: Upstream | None = None
         self._running: asyncio.Task[None] | None = None
         self._first: Offset | None = None
         self._begun: Offset | None = None
@@ -58,7 +56,7 @@ class TableStream:
         self._spans: set[int] = set()
         self._planned_ts = self._committed_ts = 0
         self._read: ReadSchema
-        self._safepoint: Safepoint
+        self._safepoint: HistoryLease
         self._table: FollowedTable
         self._run_folder: RunFolder
         self._pulling: Pulling
@@ -74,8 +72,8 @@ class TableStream:
             raise InvalidSpec(
                 "endingVersion", "not supported by a stream", "Use spark.read, or trigger(availableNow=True)."
             )
-        pd = await self._connected()
-        now = await pd.tso()
+        upstream = await self._connected()
+        now = await upstream.now()
         ts = now if self._options.from_ts is None else self._options.from_ts
         if ts > now:
             raise InvalidSpec(
@@ -85,8 +83,8 @@ class TableStream:
             )
         stream = secrets.token_hex(8)
         await self._held(stream, ts)
-        table = find_table(await read_schema_at(pd, ts), ts, self._options.table)
-        self._first = Offset(ts, ts, table.id, pd.cluster_id, stream)
+        table = find_table(await read_schema_at(upstream, ts), ts, self._options.table)
+        self._first = Offset(ts, ts, table.id, upstream.cluster_id, stream)
         return self._first
 
     async def latest(self, start: Offset, max_rows: int | None = None, max_bytes: int | None = None) -> Offset:
@@ -122,7 +120,7 @@ class TableStream:
 
     async def set_target(self) -> None:
         """This run of the query stops at changes committed before now."""
-        self._target_ts = await (await self._connected()).tso()
+        self._target_ts = await (await self._connected()).now()
 
     async def partitions(self, start: Offset, end: Offset) -> list[StoredSlices]:
         """Partitions that together hold each change in `(start, end]` once. None splits a transaction within a physical
@@ -167,31 +165,32 @@ class TableStream:
             await asyncio.gather(self._running, return_exceptions=True)
             with suppress(Unavailable, Transient):
                 await asyncio.to_thread(self._run_folder.delete)
-        if self._pd is not None:
-            await self._pd.close()
+        if self._upstream is not None:
+            await self._upstream.close()
 
     # Opening.
 
-    async def _connected(self) -> PdClient:
-        if self._pd is None:
-            self._pd = await self._options.access.connect()
-        return self._pd
+    async def _connected(self) -> Upstream:
+        if self._upstream is None:
+            self._upstream = await self._options.access.connect()
+        return self._upstream
 
     async def _opened(self, start: Offset) -> None:
-        pd = await self._connected()
-        if start.cluster_id != pd.cluster_id:
+        upstream = await self._connected()
+        if start.cluster_id != upstream.cluster_id:
             raise InvalidSpec(
                 "pdAddresses",
-                f"the checkpoint belongs to a stream from cluster {start.cluster_id}, but PD serves {pd.cluster_id}",
+                f"the checkpoint belongs to a stream from cluster {start.cluster_id}, but PD serves "
+                f"{upstream.cluster_id}",
                 "Set it to the PD of that cluster, or use a new checkpointLocation.",
             )
         if self._running is None:
             await self._open(start)
 
-    def _safepoint_of(self, pd: PdClient, stream: str) -> Safepoint:
-        return Safepoint(pd, f"changefeed-spark-{stream}", self._options.safepoint_ttl_s)
+    def _safepoint_of(self, upstream: Upstream, stream: str) -> HistoryLease:
+        return upstream.history_lease(f"changefeed-spark-{stream}", self._options.safepoint_ttl_s)
 
-    async def _held(self, stream: str, ts: int) -> Safepoint:
+    async def _held(self, stream: str, ts: int) -> HistoryLease:
         """The stream's safepoint, set to hold history from `ts` on."""
         safepoint = self._safepoint_of(await self._connected(), stream)
         try:
@@ -202,17 +201,17 @@ class TableStream:
 
     async def _open(self, start: Offset) -> None:
         """Start pulling from `start`."""
-        pd, options = await self._connected(), self._options
+        upstream, options = await self._connected(), self._options
         self._safepoint = await self._held(start.stream, start.ts)
-        schema = await read_schema_at(pd, start.ts)
+        schema = await read_schema_at(upstream, start.ts)
         table = find_table(schema, start.ts, options.table, start.table_id)
-        self._read = await read_schema_of(pd, self._wanted, table.id)
-        self._table = FollowedTable(pd, schema, table, options.table, self._read, self._news.set, self._fail)
+        self._read = await read_schema_of(upstream, self._wanted, table.id)
+        self._table = FollowedTable(upstream, schema, table, options.table, self._read, self._news.set, self._fail)
         # PD's clock is monotonic, so each run of the stream gets a higher epoch than the runs before it.
-        self._run_folder = RunFolder(options.place(start.stream), await pd.tso(), secrets.token_hex(8))
+        self._run_folder = RunFolder(options.place(start.stream), await upstream.now(), secrets.token_hex(8))
         with suppress(Unavailable, Transient):
             await asyncio.to_thread(self._run_folder.delete_lower_epochs)
-        self._pulling = Pulling(pd, self._run_folder, self._on_report)
+        self._pulling = Pulling(upstream, self._run_folder, self._on_report)
         self._planned_ts = self._committed_ts = start.ts
         self._follow_partitions(start.ts)
         self._running = asyncio.create_task(self._run())
@@ -250,7 +249,7 @@ class TableStream:
         for span_id in self._spans - wanted:
             self._pulling.remove(span_id)
         for span_id in sorted(wanted - self._spans):
-            self._pulling.add(span_id, *table_span(span_id), ts)
+            self._pulling.add(span_id, *WHOLE_TABLE, ts)
         self._spans = wanted
 
     async def _end_by_rows(self, start_ts: int, end_ts: int, most: int) -> int:

@@ -36,10 +36,7 @@ from changefeed.sink.storage.metadata import published
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
 from changefeed.ticdc.folder import check_fits
-from changefeed.upstream.tikv.client.kv import Snapshot
-from changefeed.upstream.tikv.client.pd import PdClient
-from changefeed.upstream.tikv.client.safepoint import Safepoint
-from changefeed.upstream.tikv.tidb.snapshot import load_schema
+from changefeed.upstream.contract import HistoryLease, Upstream
 
 _PD_DEADLINE_S = 10.0
 _LOOK_HOLD_S = 600
@@ -72,30 +69,30 @@ async def adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None = None, c
             "a folder that TiCDC wrote is continued with changes only, without a copy",
             "Leave it out.",
         )
-    pd = await locations.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
+    upstream = await locations.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
     try:
         with ExitStack() as held:
             state_store, sink = await asyncio.to_thread(_open, changefeed, secrets_dir, held)
             log = Log(state_store, locations.LOG)
             state = await asyncio.to_thread(_begun, changefeed, log, state_store.uri, sink)
-            check_same(changefeed, state, pd.cluster_id)
+            check_same(changefeed, state, upstream.cluster_id)
             paths = await _unchanging(sink)
             checkpoint_ts = await asyncio.to_thread(published, sink)
-            start_ts = await _start_ts(changefeed, state, sink, checkpoint_ts, pd)
-            safepoint = _safepoint(changefeed, pd, confirmed)
+            start_ts = await _start_ts(changefeed, state, sink, checkpoint_ts, upstream)
+            safepoint = _safepoint(changefeed, upstream, confirmed)
             await safepoint.hold(start_ts)
             try:
-                files, tables = await _check(changefeed, pd, start_ts, sink, paths)
+                files, tables = await _check(changefeed, upstream, start_ts, sink, paths)
             finally:
                 if not confirmed:
                     await safepoint.remove()
             if confirmed:
-                record = start_record(changefeed, secrets.token_hex(8), start_ts, pd.cluster_id, adopted=True)
+                record = start_record(changefeed, secrets.token_hex(8), start_ts, upstream.cluster_id, adopted=True)
                 await asyncio.to_thread(_carry_out, log, record, state_store.uri, sink)
             steps = _steps(sink, state_store, checkpoint_ts, start_ts)
             return Takeover(sink.uri, state_store.uri, checkpoint_ts, start_ts, tables, files, steps)
     finally:
-        await pd.close()
+        await upstream.close()
 
 
 def _open(changefeed: Changefeed, secrets_dir: Path | None, held: ExitStack) -> tuple[Store, Store]:
@@ -139,7 +136,7 @@ def _seen(sink: Store) -> dict[str, int]:
     return {**dict(sink.list()), "metadata": published(sink)}
 
 
-async def _start_ts(changefeed: Changefeed, state: State, sink: Store, checkpoint_ts: int, pd: PdClient) -> int:
+async def _start_ts(changefeed: Changefeed, state: State, sink: Store, checkpoint_ts: int, upstream: Upstream) -> int:
     if checkpoint_ts == 0:
         raise NeedsHuman(
             f"{sink.uri} has no `metadata` with a checkpoint: nothing there is complete.",
@@ -158,22 +155,24 @@ async def _start_ts(changefeed: Changefeed, state: State, sink: Store, checkpoin
             f'"{start_ts}" is below "{checkpoint_ts}", up to which TiCDC has written everything',
             "Leave it out, or give TiCDC's own checkpoint, which may be slightly above the one in `metadata`.",
         )
-    if start_ts > (now := await pd.tso()):
+    if start_ts > (now := await upstream.now()):
         raise InvalidSpec(
             "spec.startTs", f'"{start_ts}" is in the future: the upstream is at "{now}"', "Give TiCDC's checkpoint."
         )
     return start_ts
 
 
-def _safepoint(changefeed: Changefeed, pd: PdClient, confirmed: bool) -> Safepoint:
+def _safepoint(changefeed: Changefeed, upstream: Upstream, confirmed: bool) -> HistoryLease:
     """The changefeed's, which stays; who only looks has one of his own."""
     if confirmed:
-        return Safepoint(pd, locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
-    return Safepoint(pd, f"changefeed-adopt-{secrets.token_hex(6)}", _LOOK_HOLD_S)
+        return upstream.history_lease(locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
+    return upstream.history_lease(f"changefeed-adopt-{secrets.token_hex(6)}", _LOOK_HOLD_S)
 
 
-async def _check(changefeed: Changefeed, pd: PdClient, start_ts: int, sink: Store, paths: list[str]) -> tuple[int, int]:
-    schema = await load_schema(Snapshot(pd, start_ts), start_ts)
+async def _check(
+    changefeed: Changefeed, upstream: Upstream, start_ts: int, sink: Store, paths: list[str]
+) -> tuple[int, int]:
+    schema = await upstream.schema(start_ts)
     tables = {table.id: table for table in select(changefeed, schema, start_ts).values()}
     layout = Layout.of(effective(changefeed)["spec"]["sink"]["storage"])
     return check_fits(sink.uri, paths, layout, start_ts, tables.values())

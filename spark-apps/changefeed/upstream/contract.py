@@ -1,16 +1,43 @@
-"""What the product knows of an upstream, whichever it is. Each kind of upstream has a folder beside this module."""
+"""What the product knows of an upstream, whichever it is. Each kind of upstream has a folder beside this module.
+
+A ts is a hybrid time: milliseconds since 1970, shifted by 18 bits, and a counter (model.tso). Who assigns it is the
+upstream's business; these hold for all:
+
+1. *A commit has one ts.* It is the same whenever the commit is read again, after any failure.
+2. *Order.* Of two commits that change one row, or one table's definition and its rows, the later has the higher ts.
+3. *A resolved-ts is kept.* No row or change of schema at or below one comes for the first time after it.
+4. *A change of schema at T comes after every row at T*: rows at T have the definition of before.
+5. *Rows may come twice*, with the same content, but never not at all while history is held.
+6. *History is held before it is needed*: nothing is read at or after a ts before `HistoryLease.hold(ts)` has returned.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
 
 import pyarrow as pa
 
+from changefeed.clock import Clock
 from changefeed.errors import ChangefeedError
 from changefeed.model.rows import RAW_SCHEMA, raw_bytes
+from changefeed.model.table_copy import TableCopy
+from changefeed.schema.ddl.change import SchemaChange
+from changefeed.schema.history import SchemaHistory
 
+#: How long a call waits for an upstream that does not answer, in seconds.
+PATIENCE_S = 20.0
+#: How often who drives a changefeed renews its hold, in seconds.
+RENEW_S = 60.0
+#: How long what a server sends waits for more of it, if it is little.
+GATHER_SECONDS = 0.2
+#: In place of a range of keys.
+WHOLE_TABLE = (b"", b"")
 OPS = ("delete", "update", "insert")  # by op (model.position)
 _OP = RAW_SCHEMA.get_field_index("op")
 
@@ -44,6 +71,10 @@ class SubscriptionFailed:
 
 
 FeedEvent = Data | Resolved | SubscriptionFailed
+
+
+#: The reason of one that keeps in memory what this side does not read.
+BEHIND = "PullersBehind"
 
 
 @dataclass(frozen=True)
@@ -92,3 +123,188 @@ class FeedMetrics:
         ops = memoryview(column.buffers()[1])[column.offset :][: len(column)].tobytes()
         for number, op in enumerate(OPS):
             self.events[op] += ops.count(number)
+
+
+class Feed(Protocol):
+    """Pulls rows of tables: `async with upstream.feed(emit) as feed: feed.subscribe(...)`.
+
+    `emit` of an event is awaited before the next of the same subscription. An error that is no single subscription's
+    leaves the `async with` block as an exception.
+    """
+
+    metrics: FeedMetrics
+
+    async def __aenter__(self) -> Feed: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def subscribe(
+        self, sub_id: int, span_id: int, start_key: bytes, end_key: bytes, start_ts: int, copy: TableCopy | None = None
+    ) -> None:
+        """Pull rows of the physical table `span_id` with commit_ts > start_ts.
+
+        `[start_key, end_key)`: a part of it, or WHOLE_TABLE. A sub_id is used once, ever. `copy`: start_ts is inside
+        of it.
+        """
+        ...
+
+    def release(self, sub_id: int) -> None:
+        """Stop pulling; no event of the subscription follows, but one whose `emit` is running."""
+        ...
+
+    def hold(self, sub_id: int) -> None:
+        """Stop pulling until `resume` (rule 17). Held already, or unknown: nothing happens."""
+        ...
+
+    def resume(self, sub_id: int) -> None:
+        """Pull again, from the subscription's resolved-ts; rows above that may repeat."""
+        ...
+
+    def blocked(self) -> list[tuple[int, BlockedRegion]]:
+        """Spans, and living transactions that hold them back, the lowest first."""
+        ...
+
+    def stopped(self) -> Stopped | None:
+        """A server that sends nothing or not all, with the reason; None while no such is known."""
+        ...
+
+    def congested(self) -> list[Stopped]:
+        """The servers that have taken no registrations for a while."""
+        ...
+
+
+@dataclass(frozen=True)
+class SchemaStep:
+    """The change takes effect at `ts`, behind all that were handed on before it."""
+
+    change: SchemaChange
+    ts: int
+
+
+SchemaEvent = SchemaStep | Resolved | SubscriptionFailed
+
+
+class SchemaFeed(Protocol):
+    """Pulls changes of schema: `async with upstream.schema_feed(schema, emit): ...`."""
+
+    async def __aenter__(self) -> SchemaFeed: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def stopped(self) -> Stopped | None:
+        """As Feed.stopped."""
+        ...
+
+
+@dataclass(frozen=True)
+class HeldUntil:
+    """Every change after `ts` can be read until `until_ms` at least, by the upstream's clock (ms since 1970)."""
+
+    ts: int
+    until_ms: int
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Every change with commit_ts >= `ts` is kept until `until_ms` by the upstream's clock; None: for ever."""
+
+    name: str
+    ts: int
+    until_ms: int | None
+
+
+class HistoryLease(Protocol):
+    """One changefeed's hold on the upstream's history. It lapses `ttl_seconds` after the last `hold`.
+
+    `held` is what that got, None before it. Another `ttl_seconds` counts from the next `hold` on.
+    """
+
+    ttl_seconds: int
+
+    @property
+    def held(self) -> HeldUntil | None: ...
+
+    async def hold(self, ts: int) -> None:
+        """Keep every change with commit_ts >= `ts` readable. Raises SnapshotLostByGC, Transient."""
+        ...
+
+    async def remove(self) -> None:
+        """Let history go; only after the changefeed's `closed` record."""
+        ...
+
+
+class Upstream(Protocol):
+    """A database to which a driver or a task is connected. Calls raise Transient once their patience is over."""
+
+    @property
+    def cluster_id(self) -> int:
+        """Tells the database from every other; the log is of one."""
+        ...
+
+    async def now(self) -> int:
+        """A ts above that of every commit before the call."""
+        ...
+
+    async def now_ms(self) -> int:
+        """Its clock, in ms since 1970."""
+        ...
+
+    def history_lease(self, name: str, ttl_seconds: int) -> HistoryLease:
+        """The hold of that name, which need not be there yet."""
+        ...
+
+    async def holds(self) -> list[Hold]:
+        """Those that have not expired, of whomever, by name. Raises Unavailable where they can't be listed."""
+        ...
+
+    async def schema(self, ts: int) -> SchemaHistory:
+        """All definitions at `ts`, changes with that very ts included (rule 24)."""
+        ...
+
+    def schema_feed(self, schema: SchemaHistory, emit: Callable[[SchemaEvent], Awaitable[None]]) -> SchemaFeed:
+        """Changes after `schema.snapshot_ts`. `emit` applies each to `schema` before it returns."""
+        ...
+
+    def feed(
+        self,
+        emit: Callable[[FeedEvent], Awaitable[None]],
+        clock: Clock | None = None,
+        *,
+        scratch_folder: Path | None = None,
+        room: Callable[[], Awaitable[None]] | None = None,
+        gather_s: float = GATHER_SECONDS,
+        scan_rate: float | None = None,
+    ) -> Feed:
+        """`scratch_folder`: for what memory has no room for; None: it stays in memory.
+
+        `room` is awaited before more of a scan, or of what was put aside, is taken in, and must not wait for ever.
+        `scan_rate`: bytes a second of initial copies, None: no bound.
+        """
+        ...
+
+    async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
+        """The keys between which a physical table has parts of a like size, at most so many."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Access(Protocol):
+    """How an upstream is reached, and which one it must be: what every process of a changefeed is told. Pickled."""
+
+    @property
+    def address(self) -> str:
+        """By which people know it."""
+        ...
+
+    def of_cluster(self, cluster_id: int) -> Access:
+        """The same, of that one only."""
+        ...
+
+    async def connect(self, deadline: float = 10.0) -> Upstream:
+        """Raises Unavailable, Refused, NeedsHuman."""
+        ...

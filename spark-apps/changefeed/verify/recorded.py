@@ -21,7 +21,9 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.spec.model import Changefeed
+from changefeed.upstream.contract import Upstream
 from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.cluster import TikvCluster
 from changefeed.verify.result import Verdict
 from changefeed.verify.upstream.lives import Lives, read_lives
 
@@ -73,11 +75,18 @@ class StateLog:
 @contextlib.asynccontextmanager
 async def upstream_of(changefeed: Changefeed, secrets_dir: Path | None) -> AsyncIterator[PdClient]:
     """Its PD."""
-    pd = await upstream_access(changefeed, secrets_dir).connect()
+    upstream = await upstream_access(changefeed, secrets_dir).connect()
     try:
-        yield pd
+        yield pd_of(upstream)
     finally:
-        await pd.close()
+        await upstream.close()
+
+
+def pd_of(upstream: Upstream) -> PdClient:
+    """Of a TiKV cluster, whose history is read key by key."""
+    if not isinstance(upstream, TikvCluster):
+        raise NotVerifiable("The changefeed's upstream is no TiKV cluster.", "Compare the sink's rows with it by hand.")
+    return upstream.pd
 
 
 def check_cluster(pd: PdClient, state: State) -> None:

@@ -39,7 +39,7 @@ from changefeed.sink import spool as spool_module
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.wire.owner import OwnerAddress, RunKey
 from changefeed.wire.owner_client import reporting
@@ -142,7 +142,7 @@ def pull(
     owner = _owner(tasks)
     try:
         with reporting(owner):
-            upstream = Access(tuple(tasks["pd_addresses"]))
+            upstream = TikvAccess(tuple(tasks["pd_addresses"]))
             run_puller(owner, 0, f"puller-0-{attempt}", upstream, Location(tasks["state"]), LIMITS)
     except ChangefeedError as error:
         _refused(say, error)

@@ -153,9 +153,9 @@ class Run:
             state, sink = await asyncio.to_thread(open_state_and_sink, self.changefeed, self.options.secrets_dir)
             stack.callback(state.release)
             stack.callback(sink.release)
-            pd = await upstream_access(self.changefeed, self.options.secrets_dir).connect()
-            stack.push_async_callback(pd.close)
-            prepared = await prepare(self.changefeed, pd, state, sink, attempt=self.options.attempt)
+            upstream = await upstream_access(self.changefeed, self.options.secrets_dir).connect()
+            stack.push_async_callback(upstream.close)
+            prepared = await prepare(self.changefeed, upstream, state, sink, attempt=self.options.attempt)
             self.driver = Driver(prepared, self.options, self.execution, self.view, self.pace)
             if prepared.finished:
                 return await self.driver.publish_finished()

@@ -9,7 +9,7 @@ import yaml
 from changefeed.owner.reporting.snapshot import RunSnapshot
 from changefeed.owner.reporting.status import Status
 from changefeed.spec.driver_status import StageRate
-from changefeed.upstream.tikv.client.safepoint import HeldUntil
+from changefeed.upstream.contract import HeldUntil
 
 ARGO = Path(__file__).parents[3] / "examples" / "gitops" / "argocd" / "argocd-cm.yaml"
 _MS = 1 << 18  # in a ts

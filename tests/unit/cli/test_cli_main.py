@@ -15,7 +15,7 @@ from changefeed.cli.main import main
 from changefeed.errors import Fenced, ForeignConfig, NeedsHuman, Unavailable
 from changefeed.model.tso import compose
 from changefeed.spec.parse import digest
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.access import TikvAccess
 
 ROOT = Path(__file__).parents[3]
 RESOURCE = """
@@ -227,8 +227,8 @@ def test_verify_holds(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert main(["verify", "-f", str(file), "--conserved", "balance"]) == 0
     assert main(["verify", "--uri", "file:///x", "--pd", "a:1", "--pd", "b:2"]) == 0
     (first, *asked, _), (second, *asked_too, _) = calls
-    assert (first.uri, asked) == ((Path.cwd() / "lake").as_uri(), [Access(("http://127.0.0.1:2379",)), "balance"])
-    assert (second.uri, asked_too) == ("file:///x", [Access(("a:1", "b:2")), None])
+    assert (first.uri, asked) == ((Path.cwd() / "lake").as_uri(), [TikvAccess(("http://127.0.0.1:2379",)), "balance"])
+    assert (second.uri, asked_too) == ("file:///x", [TikvAccess(("a:1", "b:2")), None])
     out = capsys.readouterr().out
     assert "1,234" in out
     assert "Every promise holds up to the checkpoint." in out

@@ -16,7 +16,7 @@ from changefeed.owner import driver
 from changefeed.owner.closing import undriven
 from changefeed.owner.driver import Outcome
 from changefeed.spark.launch import Launch
-from changefeed.upstream.tikv.client.safepoint import HeldUntil
+from changefeed.upstream.contract import HeldUntil
 
 ROOT = Path(__file__).parents[3]
 RESOURCE = """

@@ -196,7 +196,7 @@ async def test_rule_7_what_a_driver_runs_is_not_adopted(
     """As on a store without lock files."""
     old = await start(make("A"))
     pd = await upstream_access(make("A")).connect(10.0)
-    Alive(old.log._store, "A", "shop/orders").refresh(1, await pd.pd_ms())
+    Alive(old.log._store, "A", "shop/orders").refresh(1, await pd.now_ms())
     await pd.close()
 
     class Shared:

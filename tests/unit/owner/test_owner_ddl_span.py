@@ -10,16 +10,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 from changefeed.errors import ChangefeedError, NeedsHuman, Transient, Unavailable
-from changefeed.owner.planning import ddl_span as ddl_span_module
 from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.planning.ddl_span import SUB_ID, DdlSpan
+from changefeed.owner.planning.ddls import Ddls
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.schema.history import SchemaHistory
 from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.schema_file import files_of
 from changefeed.upstream.contract import Data, FeedEvent, Resolved, SubscriptionFailed
+from changefeed.upstream.tikv import ddl_span as ddl_span_module
 from changefeed.upstream.tikv.client.kv import Snapshot
 from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.ddl_span import SUB_ID, DdlSpan
 from changefeed.upstream.tikv.tidb.effects import Effects
 from changefeed.upstream.tikv.tidb.job import Job
 from changefeed.upstream.tikv.tidb.snapshot import load_schema
@@ -62,7 +63,8 @@ class Following:
         timeline = Timeline(lambda name, _: name == "shop", lambda name: name == "shop", lambda *_: False, there)
         self.errors: list[ChangefeedError] = []
         self.changed = asyncio.Event()
-        self.span = DdlSpan(pd, schema, timeline, self.barrier, self._changed, self.errors.append)
+        ddls = Ddls(schema, timeline, self.barrier, self._changed, self.errors.append)
+        self.span = DdlSpan(pd, schema, ddls.take)
 
     def _changed(self) -> None:
         self.limits.append(self.barrier.checkpoint_limit())

@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from changefeed.cli.main import main
@@ -20,7 +19,8 @@ from changefeed.owner.closing import holds as holds_module
 from changefeed.owner.closing import undriven
 from changefeed.owner.preparation.records import epoch_record
 from changefeed.spec.parse import parse
-from changefeed.upstream.tikv.client.holds import Hold
+from changefeed.upstream.contract import Hold
+from changefeed.upstream.tikv.cluster import TikvCluster
 from changefeed_devcluster.certificates import Certificates
 from changefeed_devcluster.server import DevCluster
 
@@ -230,17 +230,17 @@ def test_a_hold_that_somebody_renews_is_never_released(
     """It is of a changefeed whose state is elsewhere."""
     name = "changefeed-shop-elsewhere-u-2"
     world.hold(name)
-    look, looks = holds_module.holds, 0
+    look, looks = TikvCluster.holds, 0
 
-    async def renewed_meanwhile(pd: Any) -> list[Hold]:
+    async def renewed_meanwhile(upstream: TikvCluster) -> list[Hold]:
         nonlocal looks
         looks += 1
         if looks == 3:  # the list of all, one look without a change, then
             seconds, ts = (HOUR + 60, TS) if renewed == "its expiry" else (HOUR, TS + 1)
             world.cluster.safepoints.update(name.encode(), seconds, ts - 1, int(time.time()))
-        return await look(pd)
+        return await look(upstream)
 
-    monkeypatch.setattr(holds_module, "holds", renewed_meanwhile)
+    monkeypatch.setattr(TikvCluster, "holds", renewed_meanwhile)
     assert world.gc("--release", name, "-f", str(world.file("orders")), *world.secrets) == FAILED
     assert f"{name} has just been renewed" in capsys.readouterr().err
     assert world.holds() == [name]

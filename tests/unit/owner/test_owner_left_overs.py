@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from changefeed.cli.main import main
@@ -19,6 +19,8 @@ from changefeed.owner.closing import undriven
 from changefeed.owner.closing.left_overs import StateFolder, close_left_over, find
 from changefeed.owner.preparation.records import epoch_record
 from changefeed.spec.parse import parse
+from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.cluster import TikvCluster
 
 NOW_MS = 1_800_000_000_000
 TS = 450_000_000_000_000_000
@@ -44,8 +46,8 @@ class Pd:
 def pd(monkeypatch: pytest.MonkeyPatch) -> Pd:
     made = Pd()
 
-    async def connect(*_: object) -> Pd:
-        return made
+    async def connect(*_: object) -> TikvCluster:
+        return TikvCluster(cast(PdClient, made))
 
     monkeypatch.setattr(undriven, "_connect", connect)
     return made

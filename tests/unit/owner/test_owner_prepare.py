@@ -25,6 +25,7 @@ from changefeed.spec.parse import parse
 from changefeed.upstream.tikv.client import pd as pd_module
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.client.safepoint import Safepoint
+from changefeed.upstream.tikv.cluster import TikvCluster
 from changefeed_devcluster.pd.safepoints import GC_WORKER
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import NewColumn
@@ -87,7 +88,7 @@ class Place:
         changefeed = self.changefeed(**spec)
         state, sink = open_state_and_sink(changefeed)
         try:
-            return await prepare(changefeed, self.pd, state, sink, attempt=attempt)
+            return await prepare(changefeed, TikvCluster(self.pd), state, sink, attempt=attempt)
         finally:
             state.release()
             sink.release()
@@ -251,7 +252,7 @@ async def test_rule_14_a_first_start_that_something_kept_from_starting_holds_for
     async def away(*_: object) -> object:
         raise Unavailable("A store does not answer.")
 
-    monkeypatch.setattr(prepare_module, "load_schema", away)
+    monkeypatch.setattr(TikvCluster, "schema", away)
     with pytest.raises(Unavailable):
         await place.prepare(startTs=str(tidb.now()))
     assert held_names(place) == [HOLDER]
@@ -267,15 +268,15 @@ async def test_a_hold_that_another_start_relies_on_by_now_is_left(
     no_hold_is_left(place)
     other = Place(place.folder, place.cluster, place.pd)
     spec: dict[str, Any] = {"startTs": str(tidb.now())}
-    load = prepare_module.load_schema
+    load = TikvCluster.schema
 
     async def overtaken(*arguments: Any) -> Any:
-        monkeypatch.setattr(prepare_module, "load_schema", load)
+        monkeypatch.setattr(TikvCluster, "schema", load)
         monkeypatch.setattr(LocalStore, "hold", lambda self: None)  # as on a store without lock files
         await other.prepare(**spec)
         raise NeedsHuman("This one fails.")
 
-    monkeypatch.setattr(prepare_module, "load_schema", overtaken)
+    monkeypatch.setattr(TikvCluster, "schema", overtaken)
     with pytest.raises(NeedsHuman, match="This one fails"):
         await place.prepare(**spec)
     assert held_names(place) == [HOLDER]
@@ -506,7 +507,7 @@ async def test_nothing_here_blocks_the_event_loop(place: Place, monkeypatch: pyt
     state, sink = open_state_and_sink(changefeed)
     monkeypatch.setattr(prepare_module.LocalStore, "create", noted)
     try:
-        await prepare(changefeed, place.pd, state, sink)
+        await prepare(changefeed, TikvCluster(place.pd), state, sink)
     finally:
         state.release()
         sink.release()

@@ -24,7 +24,7 @@ from changefeed.owner.reporting.snapshot import RunSnapshot
 from changefeed.owner.reporting.status import Status
 from changefeed.owner.reporting.troubles import Troubles
 from changefeed.spec.driver_status import OpenTransaction, StageRate
-from changefeed.upstream.tikv.client.safepoint import HeldUntil
+from changefeed.upstream.contract import HeldUntil
 
 STORIES = sorted((Path(__file__).parent / "testdata" / "status").glob("*.txt"))
 START = RunSnapshot(

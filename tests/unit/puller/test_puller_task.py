@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlparse
 
 import grpc
@@ -32,10 +32,8 @@ from changefeed.owner.pulling.known_files import Memory
 from changefeed.owner.serving.certificate import self_signed
 from changefeed.puller.task import Limits, PullerTask, address_towards, run_puller
 from changefeed.upstream.contract import BlockedRegion, Data, FeedEvent, FeedMetrics, Resolved, Stopped
-from changefeed.upstream.tikv.client.access import Access
-from changefeed.upstream.tikv.client.regions import Pd
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.upstream.tikv.client.tls import UpstreamTls
-from changefeed.upstream.tikv.matching.scratch import LocalFile
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import SERVER_NAME, TASK_NAME, OwnerAddress, RunKey
 from changefeed_devcluster.certificates import Certificates, retire, rotate
@@ -161,7 +159,7 @@ async def owning(
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(private, pem)]))
     await server.start()
     address = OwnerAddress(f"127.0.0.1:{port}", 3, "ab", "secret", pem, RunKey(private, pem))
-    upstream = Access((cluster.pd_address,), tls, cluster.cluster_id)
+    upstream = TikvAccess((cluster.pd_address,), tls, cluster.cluster_id)
     task = asyncio.ensure_future(
         asyncio.to_thread(run_puller, address, 5, "puller-5-0", upstream, Location(state.as_uri()), limits)
     )
@@ -293,19 +291,19 @@ async def test_stream_that_the_owner_breaks_ends_the_task(
 
 
 class FakeFeed:
-    """Does what it is told, and remembers; given for a SpanFeed, it keeps what that would call."""
+    """Does what it is told, and remembers; given as Upstream.feed, it keeps what a feed would call."""
 
     emit: Callable[[FeedEvent], Awaitable[None]]
     room: Callable[[], Awaitable[None]]
-    scratch: Callable[[], LocalFile]
+    scratch_folder: Path
 
     def __init__(self) -> None:
         self.said: list[str] = []
         self.told = asyncio.Event()
         self.metrics = FeedMetrics()
 
-    def __call__(self, pd: object, emit: Callable[[FeedEvent], Awaitable[None]], clock: object, **given: Any) -> Any:
-        self.emit, self.room, self.scratch = emit, given["room"], given["scratch"]
+    def __call__(self, emit: Callable[[FeedEvent], Awaitable[None]], clock: object, **given: Any) -> Any:
+        self.emit, self.room, self.scratch_folder = emit, given["room"], given["scratch_folder"]
         return self
 
     async def __aenter__(self) -> FakeFeed:
@@ -385,9 +383,8 @@ def pulling(
     call: FakeCall, feed: FakeFeed, state: Path, limits: Limits, clock: Clock | None = None
 ) -> asyncio.Future[None]:
     """The run of a task that is told to pull two spans."""
-    nobody: Pd = cast(Pd, None)
     run_folder = RunFolder(Location(state.as_uri()), 1, "ab")
-    task = PullerTask(0, "puller-0-0", nobody, run_folder, limits, clock, host=HOST, feed=feed)
+    task = PullerTask(0, "puller-0-0", feed, run_folder, limits, clock, host=HOST)
     for sub_id, start_ts in ((1, 10), (2, 20)):
         asked = owner_pb2.Subscribe(sub_id=sub_id, span_id=sub_id, start_key=b"a", end_key=b"b", start_ts=start_ts)
         call.commands.put_nowait(owner_pb2.Command(subscribe=asked))
@@ -500,7 +497,7 @@ async def test_where_all_read_the_files_what_is_in_memory_is_served_and_archived
     run_folder, key = RunFolder(Location(tmp_path.as_uri()), 1, "ab"), RunKey(*self_signed(TASK_NAME))
     serve, elsewhere = partial(ArenaServer, key=key, host="127.0.0.1"), RemoteArenas(key, "elsewhere")
     call, feed, limits = FakeCall(), FakeFeed(), Limits(roll_interval=0.01, buffer_bytes=1 << 20)
-    task = PullerTask(0, "puller-0-0", cast(Pd, None), run_folder, limits, serve=serve, feed=feed)
+    task = PullerTask(0, "puller-0-0", feed, run_folder, limits, serve=serve)
     call.commands.put_nowait(owner_pb2.Command(subscribe=owner_pb2.Subscribe(sub_id=1, span_id=1, start_ts=10)))
     running = asyncio.ensure_future(task.run(call))  # type: ignore[arg-type]
     async with asyncio.timeout(DEADLINE):
@@ -515,7 +512,7 @@ async def test_where_all_read_the_files_what_is_in_memory_is_served_and_archived
         piece = SegmentSlice(
             uri=meta.uri,
             size=meta.bytes,
-            slot=memory.place,
+            slot=memory.slot,
             run=run_folder.run,
             seq=1,
             first_batch=0,
@@ -552,10 +549,8 @@ def test_a_puller_that_knows_no_way_to_the_owner_says_so() -> None:
 
 async def test_scratch_stands_in_the_folder_that_the_run_clears_on_this_machine(tmp_path: Path) -> None:
     run_folder, feed = RunFolder(Location(tmp_path.as_uri()), 1, "ab"), FakeFeed()
-    PullerTask(0, "puller-0-0", cast(Pd, None), run_folder, Limits(), feed=feed)
-    feed.scratch()
-    assert run_folder.spool_folder.is_dir()
-    assert list(run_folder.spool_folder.iterdir()) == []
+    PullerTask(0, "puller-0-0", feed, run_folder, Limits())
+    assert feed.scratch_folder == run_folder.spool_folder
 
 
 async def test_a_segment_that_is_written_at_once_does_not_hide_another_that_cannot_be(
@@ -595,13 +590,13 @@ async def test_a_segment_that_is_written_at_once_does_not_hide_another_that_cann
 @pytest.mark.parametrize(
     ("upstream", "error", "said"),
     [
-        (lambda pd, folder: Access((pd,), cluster_id=5), NeedsHuman, r"belongs to cluster \d+, not to 5"),
-        (lambda pd, folder: Access((pd,), UpstreamTls(folder)), Unavailable, "ca.crt can't be read"),
+        (lambda pd, folder: TikvAccess((pd,), cluster_id=5), NeedsHuman, r"belongs to cluster \d+, not to 5"),
+        (lambda pd, folder: TikvAccess((pd,), UpstreamTls(folder)), Unavailable, "ca.crt can't be read"),
     ],
     ids=["another cluster", "a Secret that is being replaced"],
 )
 def test_a_puller_takes_nothing_from_a_pd_that_is_not_the_changefeeds(
-    cluster: DevCluster, tmp_path: Path, upstream: Callable[[str, Path], Access], error: type[Exception], said: str
+    cluster: DevCluster, tmp_path: Path, upstream: Callable[[str, Path], TikvAccess], error: type[Exception], said: str
 ) -> None:
     nobody = OwnerAddress("127.0.0.1:1", 3, "ab", "secret", b"", RunKey(b"", b""))
     with pytest.raises(error, match=said):

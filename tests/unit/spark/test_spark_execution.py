@@ -20,7 +20,7 @@ from changefeed.spark import task as task_module
 from changefeed.spark.execution import SparkExecution
 from changefeed.spark.launch import Launch
 from changefeed.spark.settings import LaptopDeployment
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.wire.owner import OwnerAddress, RunKey
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import cloudpickle
@@ -32,7 +32,7 @@ PIPELINE = PipelineJob("shop/feed", PLACE, StorageJob(Location("file:///tmp/lake
 
 
 def pullers(count: int = 1) -> PullerJob:
-    return PullerJob(count, Access(()), PLACE, Limits())
+    return PullerJob(count, TikvAccess(()), PLACE, Limits())
 
 
 @dataclass

@@ -14,13 +14,13 @@ from changefeed.puller.task import Limits, PullerJob
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark import task as module
 from changefeed.spark.task import run_task
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.wire.owner import OwnerAddress
 from pipeline_owner import Owner, listening
 
 PIPELINE = PipelineJob("shop/feed", Location("file:///state"), StorageJob(Location("file:///lake")))
 LIMITS = Limits(quota_bytes=1 << 30, roll_bytes=1 << 20, roll_interval=0.5, gather_s=0.1)
-PULLERS = PullerJob(2, Access(("http://pd:2379",)), Location("file:///state"), LIMITS)
+PULLERS = PullerJob(2, TikvAccess(("http://pd:2379",)), Location("file:///state"), LIMITS)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         owner: OwnerAddress,
         puller: int,
         name: str,
-        upstream: Access,
+        upstream: TikvAccess,
         state: Location,
         limits: Limits,
         attempt: int | None,

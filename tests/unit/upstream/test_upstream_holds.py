@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from changefeed.errors import Unavailable
-from changefeed.upstream.tikv.client.holds import Hold, holds
+from changefeed.upstream.contract import Hold
+from changefeed.upstream.tikv.client.holds import holds
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.client.tls import UpstreamTls
 from changefeed.wire import pdpb_pb2

@@ -69,13 +69,13 @@ def flashback(
 
 async def _check_history(addresses: list[str], ts: int) -> None:
     from changefeed.restore.source import moment
-    from changefeed.upstream.tikv.client.access import Access
+    from changefeed.upstream.tikv.access import TikvAccess
 
-    pd = await Access(tuple(addresses)).connect()
+    upstream = await TikvAccess(tuple(addresses)).connect()
     try:
-        safepoint = await pd.gc_safepoint()
+        safepoint = await upstream.pd.gc_safepoint()
     finally:
-        await pd.close()
+        await upstream.close()
     if ts < safepoint:
         raise InvalidSpec(
             "--to-ts",

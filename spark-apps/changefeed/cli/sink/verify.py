@@ -52,7 +52,7 @@ def verify(
     from rich.console import Console
 
     from changefeed.cli.sink.verdict import open_progress, write_verdict
-    from changefeed.upstream.tikv.client.access import Access
+    from changefeed.upstream.tikv.access import TikvAccess
     from changefeed.verify.choice import verify_sink
     from changefeed.verify.storage import report
 
@@ -62,7 +62,7 @@ def verify(
         else:
             assert uri is not None
             assert pd is not None
-            checking = report.verify(report.StoredSink(uri), Access(tuple(pd)), conserved, progress)
+            checking = report.verify(report.StoredSink(uri), TikvAccess(tuple(pd)), conserved, progress)
         result = asyncio.run(checking)
     if as_json:
         write_json(result.to_json())

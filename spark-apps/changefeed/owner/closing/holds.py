@@ -12,12 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from changefeed.errors import ChangefeedError, Conflict
-from changefeed.model.tso import MAX_TS
 from changefeed.owner import locations
 from changefeed.owner.closing.left_overs import StateFolder
-from changefeed.upstream.tikv.client.access import Access
-from changefeed.upstream.tikv.client.holds import Hold, holds
-from changefeed.upstream.tikv.client.safepoint import RENEW_S
+from changefeed.upstream.contract import RENEW_S, Access, Hold
 
 _PD_DEADLINE_S = 3.0
 #: Who drives a changefeed has renewed its hold by then.
@@ -47,23 +44,21 @@ class Found:
 async def held(folders: Sequence[StateFolder], more: Iterable[Access], secrets_dir: Path | None) -> Found:
     """Ask the PD of each folder's upstream, and those of `more`, once each. Raises nothing: a PD may be gone."""
     upstreams: dict[str, Access | str] = {each.folder: _upstream(each, secrets_dir) for each in folders}
-    asked = list({each for each in (*upstreams.values(), *more) if isinstance(each, Access)})
+    asked = list({each for each in (*upstreams.values(), *more) if not isinstance(each, str)})
     answers = dict(zip(asked, await asyncio.gather(*map(_ask, asked)), strict=True))
     known = {locations.folder_stem(each.folder) for each in folders}
     strays = {
-        (hold.name, ", ".join(upstream.pd_addresses)): Stray(hold, upstream)
+        (hold.name, upstream.address): Stray(hold, upstream)
         for upstream, answer in answers.items()
         if not isinstance(answer, str)
         for hold in answer
         if (stem := locations.hold_stem(hold.name)) and stem not in known
     }
-    problems = {
-        ", ".join(upstream.pd_addresses): answer for upstream, answer in answers.items() if isinstance(answer, str)
-    }
+    problems = {upstream.address: answer for upstream, answer in answers.items() if isinstance(answer, str)}
     seen = []
     for each in folders:
         upstream = upstreams[each.folder]
-        answer = answers[upstream] if isinstance(upstream, Access) else upstream
+        answer = answers[upstream] if not isinstance(upstream, str) else upstream
         seen.append(_with_hold(each, answer))
         if each.changefeed is not None and isinstance(upstream, str):
             problems[", ".join(each.changefeed.spec.upstream.pd_addresses)] = upstream
@@ -74,11 +69,11 @@ async def release(strays: Sequence[Stray]) -> None:
     """Watch whether anybody renews one of them, then remove them. Raises Conflict, Transient, Unavailable, Refused."""
     for upstream in {each.upstream for each in strays}:
         here = [each.hold for each in strays if each.upstream == upstream]
-        pd = await upstream.connect()
+        connected = await upstream.connect()
         try:
             for _ in range(int(WATCH_S / _LOOK_S)):
                 await asyncio.sleep(_LOOK_S)
-                now = {hold.name: hold for hold in await holds(pd)}
+                now = {hold.name: hold for hold in await connected.holds()}
                 for hold in here:
                     if hold.name in now and _is_renewed(hold, now[hold.name]):
                         raise Conflict(
@@ -86,9 +81,9 @@ async def release(strays: Sequence[Stray]) -> None:
                             "Nothing was removed. Find the changefeed by this name: namespace, name, uid.",
                         )
             for hold in here:
-                await pd.update_safepoint(hold.name, 0, MAX_TS)
+                await connected.history_lease(hold.name, 0).remove()
         finally:
-            await pd.close()
+            await connected.close()
 
 
 def _is_renewed(before: Hold, now: Hold) -> bool:
@@ -101,18 +96,18 @@ def _upstream(folder: StateFolder, secrets_dir: Path | None) -> Access | str:
     if folder.changefeed is None:
         return ""
     try:
-        return replace(locations.upstream_access(folder.changefeed, secrets_dir), cluster_id=folder.cluster_id)
+        return locations.upstream_access(folder.changefeed, secrets_dir).of_cluster(folder.cluster_id)
     except ChangefeedError as error:
         return error.message
 
 
 async def _ask(upstream: Access) -> list[Hold] | str:
     try:
-        pd = await upstream.connect(_PD_DEADLINE_S)
+        connected = await upstream.connect(_PD_DEADLINE_S)
         try:
-            return await holds(pd)
+            return await connected.holds()
         finally:
-            await pd.close()
+            await connected.close()
     except ChangefeedError as error:
         return error.message
 

@@ -23,7 +23,7 @@ from changefeed.owner.closing.undriven import close
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import from_effective
 from changefeed.spec.problem import InvalidResource
-from changefeed.upstream.tikv.client.holds import Hold
+from changefeed.upstream.contract import Hold
 
 #: A driver says that it is alive every 5 s. So much longer ago, in ms, it isn't, whatever this machine's clock is off.
 SILENT_MS = 300_000

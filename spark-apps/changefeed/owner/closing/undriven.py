@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from changefeed.errors import ChangefeedError, Fenced, NeedsHuman, Refused, Unavailable
@@ -23,8 +23,7 @@ from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import locations
 from changefeed.owner.preparation.records import epoch_record, start_record
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.tikv.client.pd import PdClient
-from changefeed.upstream.tikv.client.safepoint import HeldUntil, Safepoint
+from changefeed.upstream.contract import HeldUntil, HistoryLease, Upstream
 
 _PD_DEADLINE_S = 10.0
 _DELETED = "it was deleted"
@@ -45,24 +44,24 @@ async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> HeldU
     ts, why = _to_hold(changefeed, state)
     if ts is None:
         return NothingToHold(why)
-    pd = await _connect(changefeed, secrets_dir, state)
+    upstream = await _connect(changefeed, secrets_dir, state)
     try:
-        safepoint = _safepoint(changefeed, pd)
+        history = _history_lease(changefeed, upstream)
         try:
-            await safepoint.hold(ts)
+            await history.hold(ts)
         except NeedsHuman:
             if (await asyncio.to_thread(log.read)).n == state.n:
                 raise
             return NothingToHold("a driver is running and keeps renewing it")
         why = _over(changefeed, await asyncio.to_thread(log.read))
         if why == _DELETED:  # meanwhile: nobody would remove it any more
-            await safepoint.remove()
+            await history.remove()
         if why:
             return NothingToHold(why)
     finally:
-        await pd.close()
-    assert safepoint.held is not None, "hold() has returned"
-    return safepoint.held
+        await upstream.close()
+    assert history.held is not None, "hold() has returned"
+    return history.held
 
 
 async def close(changefeed: Changefeed, secrets_dir: Path | None = None, location: Location | None = None) -> bool:
@@ -82,9 +81,9 @@ async def close(changefeed: Changefeed, secrets_dir: Path | None = None, locatio
     if _is_left_to_another(state, changefeed.metadata.uid):
         return False
     async with AsyncExitStack() as stack:
-        pd = await _reach(changefeed, secrets_dir, state)
-        if isinstance(pd, PdClient):
-            stack.push_async_callback(pd.close)
+        upstream = await _reach(changefeed, secrets_dir, state)
+        if not isinstance(upstream, ChangefeedError):
+            stack.push_async_callback(upstream.close)
         store.hold()
         stack.callback(store.release)
         closed_now = await asyncio.to_thread(_append_closed, changefeed, store)
@@ -94,9 +93,9 @@ async def close(changefeed: Changefeed, secrets_dir: Path | None = None, locatio
         state = await asyncio.to_thread(Log(store, locations.LOG).read)
         if is_of_another(state, changefeed.metadata.uid):
             return closed_now  # what is held by now is held for that one
-        if isinstance(pd, ChangefeedError):
-            raise pd
-        await _safepoint(changefeed, pd).remove()
+        if isinstance(upstream, ChangefeedError):
+            raise upstream
+        await _history_lease(changefeed, upstream).remove()
     return closed_now
 
 
@@ -164,15 +163,13 @@ def _log(changefeed: Changefeed, secrets_dir: Path | None) -> Log:
     return Log(open_store(location.uri, locations.STATE_FIELD, location.secret), locations.LOG)
 
 
-async def _connect(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> PdClient:
+async def _connect(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> Upstream:
     """Raises NeedsHuman when PD is of another cluster than the changefeed: the history there is not the one wanted."""
     cluster_id = state.cluster_id or changefeed.spec.upstream.cluster_id or 0
-    return await replace(locations.upstream_access(changefeed, secrets_dir), cluster_id=cluster_id).connect(
-        _PD_DEADLINE_S
-    )
+    return await locations.upstream_access(changefeed, secrets_dir).of_cluster(cluster_id).connect(_PD_DEADLINE_S)
 
 
-async def _reach(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> PdClient | ChangefeedError:
+async def _reach(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> Upstream | ChangefeedError:
     """The error: why PD can't be asked, whatever Secret is given. The cluster may be gone for good.
 
     Raises InvalidSpec, Refused.
@@ -185,5 +182,5 @@ async def _reach(changefeed: Changefeed, secrets_dir: Path | None, state: State)
         return error
 
 
-def _safepoint(changefeed: Changefeed, pd: PdClient) -> Safepoint:
-    return Safepoint(pd, locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
+def _history_lease(changefeed: Changefeed, upstream: Upstream) -> HistoryLease:
+    return upstream.history_lease(locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))

@@ -12,7 +12,7 @@ from changefeed.schema.history import SchemaHistory
 from changefeed.spec.model import Changefeed, RestartSpec
 from changefeed.spec.parse import from_effective
 from changefeed.spec.sink.choice import SinkSpec
-from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.contract import Upstream
 
 
 def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
@@ -90,8 +90,8 @@ def check_plans_are_selected(state: State, selected: Set[int], schema: SchemaHis
         )
 
 
-async def check_not_ahead(start_ts: int, pd: PdClient) -> None:
-    now = await pd.tso()
+async def check_not_ahead(start_ts: int, upstream: Upstream) -> None:
+    now = await upstream.now()
     if start_ts > now:
         raise InvalidSpec(
             "spec.startTs", f'"{start_ts}" is in the future: the upstream is at "{now}"', "Leave it out to start now."

@@ -7,16 +7,12 @@ from collections.abc import Mapping, Set
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.log.records import CopiedTable, CopyRecord
 from changefeed.log.state import State
-from changefeed.model.table_copy import COPY_TICKS, bounds_of
+from changefeed.model.table_copy import COPY_TICKS, MOST_CHUNKS
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.attempts import Attempts
-from changefeed.upstream.tikv.client.kv import Snapshot
-from changefeed.upstream.tikv.client.pd import PATIENCE, PdClient
-from changefeed.upstream.tikv.tidb.keys import table_span
-from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes
-from changefeed.upstream.tikv.tidb.snapshot import load_schema
+from changefeed.upstream.contract import PATIENCE_S, Upstream
 
 
 def tables_to_copy(state: State, selected: Set[int]) -> list[int]:
@@ -49,15 +45,11 @@ def _check_unchanged(names: list[int], before: Mapping[int, TableInfo], then: Sc
             )
 
 
-async def copy_record(state: State, dispatchers: list[int], pd: PdClient) -> CopyRecord:
+async def copy_record(state: State, dispatchers: list[int], upstream: Upstream) -> CopyRecord:
     """By which these tables are copied. Raises Transient."""
     tables = []
     for dispatcher in dispatchers:
-        start, end = table_span(dispatcher)
-        borders = [
-            decode_bytes(region.start_key)[0] for region in await pd.scan_regions(start, end) if region.start_key
-        ]
-        bounds = tuple(bound.hex() for bound in bounds_of(start, end, borders))
+        bounds = tuple(bound.hex() for bound in await upstream.bounds(dispatcher, MOST_CHUNKS))
         tables.append(CopiedTable(dispatcher=dispatcher, bounds=bounds))
     return CopyRecord(
         n=state.n + 1,
@@ -74,7 +66,7 @@ async def check_can_copy(
     tables: dict[int, TableInfo],
     state: State,
     schema_ts: int,
-    pd: PdClient,
+    upstream: Upstream,
 ) -> None:
     """That these tables can be read at the ts of their copies as they are defined at `schema_ts`."""
     ts = state.checkpoint_ts + COPY_TICKS
@@ -83,8 +75,8 @@ async def check_can_copy(
         raise InvalidSpec(
             "spec.targetTs", f'"{target_ts}" is not above "{ts}", as of which tables are copied', "Give a later one."
         )
-    attempts = Attempts(f"Waiting for the upstream to pass {ts}", PATIENCE)
-    while await pd.tso() <= ts:
+    attempts = Attempts(f"Waiting for the upstream to pass {ts}", PATIENCE_S)
+    while await upstream.now() <= ts:
         await attempts.pause("its clock stands below")
     if ts > schema_ts:
-        _check_unchanged(dispatchers, tables, await load_schema(Snapshot(pd, ts), ts), ts)
+        _check_unchanged(dispatchers, tables, await upstream.schema(ts), ts)

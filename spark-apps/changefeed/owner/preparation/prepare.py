@@ -42,12 +42,8 @@ from changefeed.sink.choice import claim_on
 from changefeed.sink.claim import SinkClaim, Taken
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
-from changefeed.upstream.tikv.client.holds import holds
-from changefeed.upstream.tikv.client.kv import Snapshot
-from changefeed.upstream.tikv.client.pd import PdClient
-from changefeed.upstream.tikv.client.safepoint import Safepoint
+from changefeed.upstream.contract import HistoryLease, Upstream
 from changefeed.upstream.tikv.row.rowv2 import check_supported
-from changefeed.upstream.tikv.tidb.snapshot import load_schema
 
 _REMOVAL_S = 5.0  # of a hold, when a start has failed
 
@@ -97,7 +93,7 @@ def check_attempt(changefeed: Changefeed, attempt: int, secrets_dir: Path | None
 
 async def prepare(
     changefeed: Changefeed,
-    pd: PdClient,
+    upstream: Upstream,
     state_store: Store,
     sink: SinkClaim,
     take_over: bool = False,
@@ -115,26 +111,26 @@ async def prepare(
     if state.n:
         check_claim(state, uid, attempt, state_store.uri)
     if alive and not state.closed:
-        await asyncio.to_thread(alive.check, await pd.pd_ms(), take_over)
-    check_same(changefeed, state, pd.cluster_id)
+        await asyncio.to_thread(alive.check, await upstream.now_ms(), take_over)
+    check_same(changefeed, state, upstream.cluster_id)
     nonce = secrets.token_hex(8)
-    safepoint = Safepoint(pd, locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
+    history = upstream.history_lease(locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
     restart = due_restart(changefeed, state)
     if state.n == 0:
-        start_ts = changefeed.spec.start_ts if changefeed.spec.start_ts is not None else await pd.tso()
-        await check_not_ahead(start_ts, pd)
+        start_ts = changefeed.spec.start_ts if changefeed.spec.start_ts is not None else await upstream.now()
+        await check_not_ahead(start_ts, upstream)
         if changefeed.spec.initial_copy:
             start_ts -= COPY_TICKS
     else:
         start_ts = restart.from_ts if restart else state.checkpoint_ts
-    is_made_here = state.n == 0 and await makes_hold(changefeed, pd, attempt)
-    async with history_held(safepoint, start_ts, log if is_made_here else None, changefeed.spec.start_ts is not None):
+    is_made_here = state.n == 0 and await makes_hold(changefeed, upstream, attempt)
+    async with history_held(history, start_ts, log if is_made_here else None, changefeed.spec.start_ts is not None):
         # DDLs that were executed above the checkpoint are a part of what the run begins with.
         schema_ts = max(start_ts, state.last_ddl[0]) if state.last_ddl and not restart else start_ts
         if changefeed.spec.initial_copy:
             begins_at = state.from_ts if state.n and not restart else start_ts
             schema_ts = max(schema_ts, begins_at + COPY_TICKS)
-        schema = await load_schema(Snapshot(pd, schema_ts), schema_ts)
+        schema = await upstream.schema(schema_ts)
         tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
         if not restart:
             _check_selected(state, sink, tables.keys(), schema)
@@ -142,7 +138,7 @@ async def prepare(
         if restart:
             await asyncio.to_thread(sink.check_rewind, state, state_store.uri)
     if state.n == 0:
-        await asyncio.to_thread(log.append, start_record(changefeed, nonce, start_ts, pd.cluster_id))
+        await asyncio.to_thread(log.append, start_record(changefeed, nonce, start_ts, upstream.cluster_id))
     state = await asyncio.to_thread(log.claim_epoch, lambda before: epoch_record(changefeed, before, nonce, attempt))
     await asyncio.to_thread(sink.check_newest, Taken(state, state_store.uri))
     if restart and restart.nonce != state.restart_nonce:
@@ -150,16 +146,16 @@ async def prepare(
         state = log.state
     state = await _leave_out(log, sink, tables.keys())
     if to_copy := tables_to_copy(state, tables.keys()):
-        await check_can_copy(changefeed, to_copy, tables, state, schema_ts, pd)
-        await asyncio.to_thread(log.append, await copy_record(state, to_copy, pd))
+        await check_can_copy(changefeed, to_copy, tables, state, schema_ts, upstream)
+        await asyncio.to_thread(log.append, await copy_record(state, to_copy, upstream))
         state = log.state
     if alive:
-        await asyncio.to_thread(alive.refresh, state.epoch.number, await pd.pd_ms())
+        await asyncio.to_thread(alive.refresh, state.epoch.number, await upstream.now_ms())
     run_folder = RunFolder(state_store.location, state.epoch.number, nonce)
     prepared = Prepared(
         changefeed=changefeed,
-        pd=pd,
-        safepoint=safepoint,
+        upstream=upstream,
+        history=history,
         log=log,
         state=state,
         nonce=nonce,
@@ -230,20 +226,20 @@ def _settle_in(prepared: Prepared, state_store: Store) -> None:
     prepared.sink.settle_in(prepared.taken, tables)
 
 
-async def makes_hold(changefeed: Changefeed, pd: PdClient, attempt: int) -> bool:
+async def makes_hold(changefeed: Changefeed, upstream: Upstream, attempt: int) -> bool:
     """Whether it is a first start that makes the hold: else `changefeed hold` has, or the operator, which keeps it."""
     if changefeed.spec.start_ts is None:
         return True  # there is nothing to hold before a start
     if attempt:
         return False
     try:
-        return locations.service_id(changefeed) not in {hold.name for hold in await holds(pd)}
+        return locations.service_id(changefeed) not in {hold.name for hold in await upstream.holds()}
     except ChangefeedError:
         return False
 
 
 @asynccontextmanager
-async def history_held(safepoint: Safepoint, ts: int, log: Log | None, may_be_repeated: bool) -> AsyncIterator[None]:
+async def history_held(history: HistoryLease, ts: int, log: Log | None, may_be_repeated: bool) -> AsyncIterator[None]:
     """Changes after `ts` are held before anything is read, and let go of if nobody will need them.
 
     `log`: of a first start that makes the hold, and removes it if it fails.
@@ -252,7 +248,7 @@ async def history_held(safepoint: Safepoint, ts: int, log: Log | None, may_be_re
     one, which would find nothing to be lost (exit code 69).
     """
     try:
-        await safepoint.hold(ts)
+        await history.hold(ts)
         yield
     except BaseException as error:
         is_awaited = may_be_repeated and isinstance(error, Transient | Unavailable)
@@ -260,5 +256,5 @@ async def history_held(safepoint: Safepoint, ts: int, log: Log | None, may_be_re
             with suppress(ChangefeedError, TimeoutError):
                 async with asyncio.timeout(_REMOVAL_S):
                     if (await asyncio.to_thread(log.read)).n == 0:  # nobody else has started it meanwhile
-                        await safepoint.remove()
+                        await history.remove()
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from changefeed.eventstore.run_folder import RunFolder
@@ -19,9 +19,7 @@ from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.claim import SinkClaim, Taken
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.tikv.client.access import Access
-from changefeed.upstream.tikv.client.pd import PdClient
-from changefeed.upstream.tikv.client.safepoint import Safepoint
+from changefeed.upstream.contract import Access, HistoryLease, Upstream
 
 
 @dataclass
@@ -29,8 +27,8 @@ class Prepared:
     """A claimed changefeed with all that a run needs."""
 
     changefeed: Changefeed
-    pd: PdClient
-    safepoint: Safepoint
+    upstream: Upstream
+    history: HistoryLease
     log: Log
     state: State
     nonce: str
@@ -56,7 +54,7 @@ class Prepared:
         spec, pace = self.changefeed.spec, pace_of(self.changefeed)
         return PullerJob(
             count=spec.spark.pullers.count,
-            upstream=replace(upstream, cluster_id=self.state.cluster_id),
+            upstream=upstream.of_cluster(self.state.cluster_id),
             state=self.state_location,
             limits=Limits(
                 quota_bytes=spec.spark.pullers.memory_quota,

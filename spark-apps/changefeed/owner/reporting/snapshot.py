@@ -8,7 +8,7 @@ from typing import Protocol
 
 from changefeed.owner.reporting.troubles import Trouble
 from changefeed.spec.driver_status import DriverError, LagSample, OpenTransaction, StageRate, TableStatus
-from changefeed.upstream.tikv.client.safepoint import HeldUntil
+from changefeed.upstream.contract import HeldUntil
 
 
 @dataclass(frozen=True)

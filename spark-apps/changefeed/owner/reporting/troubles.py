@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from changefeed.objectstore.patience import outcome
-from changefeed.upstream.tikv.feed.stopped_stores import BEHIND
+from changefeed.upstream.contract import BEHIND
 
 _CALM_MS = 3_000  # a store that has worked at last, and not failed since, is in no trouble any more
 

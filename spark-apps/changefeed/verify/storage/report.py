@@ -19,12 +19,13 @@ from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.reading.rows.formats import Formats, read_formats
 from changefeed.sink.storage.location import generation_location, sink_location
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.tikv.client.access import Access
+from changefeed.upstream.contract import Access
+from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.ledger import TableLedger
 from changefeed.verify.consumer.replay import replay
 from changefeed.verify.held import held
-from changefeed.verify.recorded import by_id, check_cluster, lives_of, rules_of, say_unexplained
+from changefeed.verify.recorded import by_id, check_cluster, lives_of, pd_of, rules_of, say_unexplained
 from changefeed.verify.result import Result
 from changefeed.verify.storage.files import StoredSubject, check_table
 from changefeed.verify.storage.finality import Finality
@@ -63,7 +64,7 @@ async def verify(
     answer; a broken promise is a Result that is not ok.
     """
     sink = StoredSink(sink) if isinstance(sink, str) else sink
-    upstream = upstream if isinstance(upstream, Access) else Access(tuple(upstream))
+    upstream = TikvAccess(tuple(upstream)) if isinstance(upstream, Sequence) else upstream
     result = Result()
     progress = progress or NoProgress()
     progress.stage("the changefeed's log")
@@ -85,8 +86,9 @@ async def verify(
         )
     if not _is_checkpoint_right(checkpoint_ts, state, result):
         return result
-    pd = await upstream.connect()
+    connected = await upstream.connect()
     try:
+        pd = pd_of(connected)
         check_cluster(pd, state)
         subject = StoredSubject(
             state.epoch.config,
@@ -103,7 +105,7 @@ async def verify(
         async with held(pd, state.from_ts, "startTs"):
             await _compare(subject, state)
     finally:
-        await pd.close()
+        await connected.close()
     return result
 
 

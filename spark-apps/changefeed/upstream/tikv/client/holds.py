@@ -8,25 +8,16 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 
 from changefeed.errors import Unavailable
+from changefeed.upstream.contract import Hold
 from changefeed.upstream.tikv.client.pd import PdClient, UnknownCall
 
 _PATH = "/pd/api/v1/gc/safepoint"
 _TIMEOUT_S = 5.0
 _NEVER = (1 << 63) - 1
-
-
-@dataclass(frozen=True)
-class Hold:
-    """Every change with commit_ts >= `ts` is kept until `until_ms` by PD's clock (ms since 1970); None: for ever."""
-
-    name: str
-    ts: int
-    until_ms: int | None
 
 
 async def holds(pd: PdClient) -> list[Hold]:

@@ -16,6 +16,7 @@ import grpc.aio
 from changefeed.errors import InvalidSpec, NeedsHuman, Refused, Transient, Unavailable
 from changefeed.model.tso import physical_ms
 from changefeed.upstream.attempts import Attempts
+from changefeed.upstream.contract import PATIENCE_S
 from changefeed.upstream.tikv.client.channels import Channels, kept_out, parse_address
 from changefeed.upstream.tikv.client.requests import to_pd
 from changefeed.upstream.tikv.client.requests.to_pd import Response
@@ -24,7 +25,7 @@ from changefeed.upstream.tikv.client.tls import NoAnswer, UpstreamTls
 from changefeed.upstream.tikv.tidb.memcomparable import encode_bytes
 from changefeed.wire import metapb_pb2, pdpb_pb2
 
-PATIENCE = 20.0
+PATIENCE = PATIENCE_S
 #: PD that has restarted knows of a region's leader after that one's next heartbeat: up to 64 s later (measured).
 LEADERS_PATIENCE = 90.0
 _LEADERS_PAUSE = 2.0  # at most: many spans ask at once

@@ -6,15 +6,12 @@ TiKV answers a read below its GC safepoint with an incomplete scan and no error,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from changefeed.errors import SnapshotLostByGC
 from changefeed.model.tso import MAX_TS, to_datetime
+from changefeed.upstream.contract import HeldUntil
 from changefeed.upstream.tikv.client.pd import PdClient
 
 _START_LATER = "Start a new changefeed from a later startTs, with an empty sink or a new snapshot of the data."
-#: How often who drives a changefeed renews its hold, in seconds.
-RENEW_S = 60.0
 
 
 def check_held(ts: int, answer: int, gc_safe_point: int) -> None:
@@ -41,14 +38,6 @@ def lost_history(ts: int, safepoint: int) -> SnapshotLostByGC:
         f"the cluster's GC safepoint is {_moment(safepoint)}.",
         _START_LATER,
     )
-
-
-@dataclass(frozen=True)
-class HeldUntil:
-    """Every change after `ts` can be read until `until_ms` at least, by PD's clock (ms since 1970)."""
-
-    ts: int
-    until_ms: int
 
 
 class Safepoint:

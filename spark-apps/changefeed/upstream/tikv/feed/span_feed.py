@@ -28,6 +28,9 @@ from changefeed.errors import (
 from changefeed.model.table_copy import TableCopy
 from changefeed.model.tso import physical_ms
 from changefeed.upstream.contract import (
+    BEHIND,
+    GATHER_SECONDS,
+    WHOLE_TABLE,
     BlockedRegion,
     Data,
     FeedEvent,
@@ -44,10 +47,11 @@ from changefeed.upstream.tikv.feed.held_history import HeldHistory
 from changefeed.upstream.tikv.feed.initial_copy import AT_ONCE, CopyScan
 from changefeed.upstream.tikv.feed.range_lock import RangeLock
 from changefeed.upstream.tikv.feed.reaction import Fatal, Leader, Wait, backoff, reaction
-from changefeed.upstream.tikv.feed.stopped_stores import BEHIND, READ, REFUSED, StoppedStores
-from changefeed.upstream.tikv.feed.store_stream import GATHER_SECONDS, Ask, StoreStream
+from changefeed.upstream.tikv.feed.stopped_stores import READ, REFUSED, StoppedStores
+from changefeed.upstream.tikv.feed.store_stream import Ask, StoreStream
 from changefeed.upstream.tikv.feed.stuck_regions import LOOK_SECONDS, StuckRegions, Sweep
 from changefeed.upstream.tikv.matching.scratch import Scratch
+from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes, encode_bytes
 from changefeed.wire import cdcpb_pb2
 
@@ -131,10 +135,9 @@ class SpanFeed:
         start_ts: int,
         copy: TableCopy | None = None,
     ) -> None:
-        """Pull rows of the raw range [start_key, end_key) with commit_ts > start_ts. A sub_id is used once, ever.
-
-        `copy`: start_ts is inside of it.
-        """
+        """As Feed.subscribe."""
+        if (start_key, end_key) == WHOLE_TABLE:
+            start_key, end_key = table_span(span_id)
         if sub_id in self._subscriptions:
             raise ProtocolViolation(f"Subscription {sub_id} exists already.", "Give each assignment a fresh sub_id.")
         ranges = RangeLock(encode_bytes(start_key), encode_bytes(end_key), start_ts)

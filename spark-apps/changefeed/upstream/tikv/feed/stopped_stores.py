@@ -6,7 +6,7 @@ Pure: what streams meet and the time in, what to say out.
 
 from __future__ import annotations
 
-from changefeed.upstream.contract import Stopped
+from changefeed.upstream.contract import BEHIND, Stopped
 
 #: A stopped store is asked again every few seconds. One that nobody has asked for so long leads nothing any more.
 FORGET_SECONDS = 20.0
@@ -15,8 +15,6 @@ REFUSED = "TikvRefuses"
 #: It takes no registrations: its change feed's memory is used up, or too many scans wait in it.
 CONGESTED = "StoreCongested"
 BUSY = "StoreBusy"
-#: As CONGESTED, and it is for us that it keeps what it has in memory.
-BEHIND = "PullersBehind"
 #: In place of a store's id, which a read that was refused does not tell.
 READ = 0
 

@@ -29,14 +29,14 @@ import pyarrow as pa
 
 from changefeed.clock import Clock, until_set
 from changefeed.errors import ChangefeedError, InvalidRequest, ProtocolViolation, Refused, Transient, Unavailable
-from changefeed.upstream.contract import Stopped
+from changefeed.upstream.contract import BEHIND, GATHER_SECONDS, Stopped
 from changefeed.upstream.tikv.client.channels import kept_out
 from changefeed.upstream.tikv.client.regions import Pd
 from changefeed.upstream.tikv.client.requests import change_data
 from changefeed.upstream.tikv.feed.congestion import Congestion
 from changefeed.upstream.tikv.feed.range_lock import LockPart
 from changefeed.upstream.tikv.feed.reaction import Wait, reaction
-from changefeed.upstream.tikv.feed.stopped_stores import BEHIND, CONGESTED, turns_away
+from changefeed.upstream.tikv.feed.stopped_stores import CONGESTED, turns_away
 from changefeed.upstream.tikv.matching.region_events import ChunkOutcome, RegionEvents, Registration
 from changefeed.upstream.tikv.matching.scratch import Scratch, give_back_memory
 from changefeed.wire import cdcpb_pb2
@@ -49,7 +49,6 @@ MAX_BACKLOG_BYTES = 2 * MAX_CHUNK_BYTES
 RECONNECT_SECONDS = 1.0
 #: A chunk costs some ms however small it is: a smaller one than this waits for more, so that a trickle costs little.
 GATHER_BYTES = 1 << 20
-GATHER_SECONDS = 0.2
 #: The way to a thread and back costs as much as a chunk of nothing but resolved-ts does; this takes a ms on the loop.
 INLINE_BYTES = 64 << 10
 #: A store tells the resolved-ts about every second, blocked or not; one that does not any more has forgotten us.

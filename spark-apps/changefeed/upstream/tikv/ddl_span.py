@@ -1,27 +1,33 @@
-"""The DDL span, pulled by the driver itself because every minimum depends on it (rule 1).
+"""The DDL span: an ordinary span, of `mysql.tidb_ddl_job`, whose rows become changes of schema.
 
-It is an ordinary span, of `mysql.tidb_ddl_job`; its few rows go to schema history, the timeline and the barrier. The
-meaning of a DDL depends on those before it, so rows are held until the span is resolved up to them, then processed in
-order. A job has a row for each of its states; `upstream.tikv.tidb.effects` decides at which it takes effect.
+The meaning of a DDL depends on those before it, so rows are held until the span is resolved up to them, then handed on
+in order. A job has a row for each of its states; `tidb.effects` decides at which it takes effect.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from changefeed.errors import ChangefeedError, ProtocolViolation, Transient
-from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.planning.timeline import Timeline
 from changefeed.schema.history import SchemaHistory
-from changefeed.upstream.contract import Data, FeedEvent, Resolved, Stopped, SubscriptionFailed
+from changefeed.upstream.contract import (
+    WHOLE_TABLE,
+    Data,
+    FeedEvent,
+    Resolved,
+    SchemaEvent,
+    SchemaStep,
+    Stopped,
+    SubscriptionFailed,
+)
 from changefeed.upstream.tikv.client.kv import Snapshot
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.feed.span_feed import SpanFeed
 from changefeed.upstream.tikv.tidb.effects import EARLY, Effects
 from changefeed.upstream.tikv.tidb.job import Job, decode_job
-from changefeed.upstream.tikv.tidb.keys import DDL_JOB_TABLE_ID, table_span
+from changefeed.upstream.tikv.tidb.keys import DDL_JOB_TABLE_ID
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,39 +35,27 @@ SUB_ID = 1
 
 
 class DdlSpan:
-    """Feeds DDL jobs after `schema.snapshot_ts` into `schema` and, as `timeline` sees them, into `barrier`.
+    """Hands on DDL jobs after `schema.snapshot_ts`, each of which `emit` applies to `schema`.
 
-    `changed` is called after events; `failed` once, when a job can't be followed or the span can't be pulled: the
-    barrier stays where it is then.
+    SubscriptionFailed is the last event: a job can't be followed, or the span can't be pulled.
     """
 
-    def __init__(
-        self,
-        pd: PdClient,
-        schema: SchemaHistory,
-        timeline: Timeline,
-        barrier: Barrier,
-        changed: Callable[[], None],
-        failed: Callable[[ChangefeedError], None],
-    ) -> None:
-        self._schema = schema
-        assert schema.ddl_job_table is not None
+    def __init__(self, pd: PdClient, schema: SchemaHistory, emit: Callable[[SchemaEvent], Awaitable[None]]) -> None:
+        assert schema.ddl_job_table is not None, "it is of this upstream"
         self._ddl_job_table = schema.ddl_job_table
-        self._timeline = timeline
-        self._barrier = barrier
-        self._changed = changed
-        self._failed = failed
+        self._begins_at = schema.snapshot_ts
+        self._emit = emit
         self._feed = SpanFeed(pd, self.on_event)
         self._effects = Effects(schema, lambda ts: Snapshot(pd, ts))
         self._waiting: dict[tuple[int, int], Job] = {}  # by commit ts and job id
         self._upto: dict[int, int] = {}  # by job id: the commit ts up to which its rows are processed
+        self._resolved_ts = 0
         self._broken = False
         self._turn = asyncio.Lock()  # the streams of two stores may have an event each while meta keys are read
 
     async def __aenter__(self) -> DdlSpan:
         await self._feed.__aenter__()
-        start, end = table_span(DDL_JOB_TABLE_ID)
-        self._feed.subscribe(SUB_ID, DDL_JOB_TABLE_ID, start, end, self._schema.snapshot_ts)
+        self._feed.subscribe(SUB_ID, DDL_JOB_TABLE_ID, *WHOLE_TABLE, self._begins_at)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -73,7 +67,7 @@ class DdlSpan:
         return self._feed.stopped()
 
     async def on_event(self, event: FeedEvent) -> None:
-        """Of the span's feed."""
+        """From the span's feed."""
         async with self._turn:
             if self._broken:
                 return  # a resolved-ts behind a job that was not taken in would let rows pass it (rules 1, 29)
@@ -81,8 +75,7 @@ class DdlSpan:
                 await self._take(event)
             except ChangefeedError as error:
                 self._broken = True
-                self._failed(error)
-            self._changed()
+                await self._emit(SubscriptionFailed(SUB_ID, error))
 
     async def _take(self, event: FeedEvent) -> None:
         match event:
@@ -97,18 +90,19 @@ class DdlSpan:
                 except Transient as error:
                     _LOG.warning("%s It is read again with the next resolved-ts.", error.message)
                 else:
-                    self._barrier.on_resolved(ts)
+                    self._resolved_ts = ts
+                    await self._emit(event)
             case SubscriptionFailed(error=error):
                 raise error
 
     def _row(self, commit_ts: int, value: bytes) -> None:
         job = decode_job(value, self._ddl_job_table)
         is_of_no_effect = not job.is_done and job.type not in EARLY
-        if is_of_no_effect or commit_ts <= max(self._upto.get(job.id, 0), self._schema.snapshot_ts):
+        if is_of_no_effect or commit_ts <= max(self._upto.get(job.id, 0), self._begins_at):
             return
-        if commit_ts <= self._barrier.resolved_ts:
+        if commit_ts <= self._resolved_ts:
             raise ProtocolViolation(
-                f"{job} at {commit_ts} came after the DDL span resolved to {self._barrier.resolved_ts}.",
+                f"{job} at {commit_ts} came after the DDL span resolved to {self._resolved_ts}.",
                 "Restart the changefeed; if this happens again, report it as a bug.",
             )
         self._waiting[commit_ts, job.id] = job
@@ -117,8 +111,6 @@ class DdlSpan:
         for ts, job_id in sorted(row for row in self._waiting if row[0] <= resolved_ts):
             job = await self._effects.of(self._waiting[ts, job_id], ts)
             if job is not None:
-                self._schema.apply(job, ts)
-                if (ddl := self._timeline.follow(job, ts, self._schema.touches(job))) is not None:
-                    self._barrier.on_ddl(ddl)
+                await self._emit(SchemaStep(job, ts))
             self._upto[job_id] = ts
             del self._waiting[ts, job_id]
