@@ -512,7 +512,7 @@ async def test_where_all_read_the_files_what_is_in_memory_is_served_and_archived
         piece = SegmentSlice(
             uri=meta.uri,
             size=meta.bytes,
-            slot=memory.slot,
+            slot=memory.address,
             run=run_folder.run,
             seq=1,
             first_batch=0,
