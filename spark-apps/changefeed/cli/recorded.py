@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from changefeed.errors import ChangefeedError
-from changefeed.log.log import Log
+from changefeed.log.log import LOG, Log
 from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, open_store
-from changefeed.owner.locations import LOG
 from changefeed.spec.driver_status import TABLES_MAX, TableStatus
 from changefeed.ui.view import ChangefeedView
 

@@ -47,6 +47,7 @@ from changefeed.objectstore.patience import Patience
 
 T = TypeVar("T")
 
+LOG = "log"  # the prefix of its objects below a changefeed's state
 _NAME = re.compile(r"(snapshot-)?(\d{20})\.json")
 _NEVER_DELETED = frozenset({"start", "epoch", "closed"})
 

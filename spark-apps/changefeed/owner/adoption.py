@@ -23,7 +23,7 @@ from pathlib import Path
 
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.eventstore.run_folder import RunFolder
-from changefeed.log.log import Log
+from changefeed.log.log import LOG, Log
 from changefeed.log.records import ClosedRecord, EpochRecord
 from changefeed.log.state import State
 from changefeed.objectstore.local import LocalStore
@@ -39,7 +39,7 @@ from changefeed.sink.storage.location import SINK_FIELD, generation_folder, sink
 from changefeed.spec.model import Changefeed
 
 _PD_DEADLINE_S = 10.0
-_FIRST = f"{locations.LOG}/{1:020}.json"
+_FIRST = f"{LOG}/{1:020}.json"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _look(changefeed: Changefeed, secrets_dir: Path | None, cluster_id: int, pd_
     for store in {id(store): store for store in (sink, old, new)}.values():
         held.callback(store.release)
         store.hold()
-    state = Log(old, locations.LOG).read()
+    state = Log(old, LOG).read()
     if state.n == 0 or state.uid != claim.uid:
         raise NeedsHuman(
             f"The log of {sink.uri} is not at {old.uri}, where its claim says it is.",
@@ -128,7 +128,7 @@ def _look(changefeed: Changefeed, secrets_dir: Path | None, cluster_id: int, pd_
     check_same(changefeed, state, cluster_id)
     check_newest(state, old.uri, generation_folder(sink, state.generation))
     if old is not new:
-        found = Log(new, locations.LOG).read()
+        found = Log(new, LOG).read()
         if found.n > state.n or (found.n and new.get(_FIRST).body != old.get(_FIRST).body):
             raise NeedsHuman(
                 f"There is a log of another changefeed at {new.uri} already.", "Choose another spec.state.id."
@@ -142,20 +142,18 @@ def _carry_out(plan: _Plan) -> None:
     if plan.old is plan.new:
         return
     # Snapshots first: a copy that ends in the middle is the beginning of the log, and can be gone on with.
-    for path in sorted(
-        (path for path, _ in plan.old.list(locations.LOG)), key=lambda path: ("snapshot" not in path, path)
-    ):
+    for path in sorted((path for path, _ in plan.old.list(LOG)), key=lambda path: ("snapshot" not in path, path)):
         create_bytes(plan.new, path, plan.old.get(path).body)
     for generation in range(1, plan.state.generation + 1):
         hand_over(generation_folder(plan.sink, generation), plan.claim, plan.new.uri, generation)
     # A cache of drivers that can't come back; the next one pulls again from the checkpoint.
-    epoch = Log(plan.old, locations.LOG).read().epoch
+    epoch = Log(plan.old, LOG).read().epoch
     RunFolder(plan.old.location, epoch.number, epoch.nonce).delete_lower_epochs()
 
 
 def _close(plan: _Plan) -> None:
     """Whoever drove it last is superseded for good; whoever it had superseded before may come back."""
-    log, nonce = Log(plan.old, locations.LOG), secrets.token_hex(8)
+    log, nonce = Log(plan.old, LOG), secrets.token_hex(8)
     state = log.read()
     if state.closed and state.released:
         return  # it was done before

@@ -15,7 +15,6 @@ from changefeed.spec.model import Changefeed
 from changefeed.upstream.choice import access_of
 from changefeed.upstream.contract import Access
 
-LOG = "log"
 _IDS = "_id"
 _HOLD_OF_ID = re.compile(rf"(changefeed-{_IDS}-.+)-[0-9a-f]{{8}}")
 _HOLD = re.compile(r"changefeed-[a-z0-9][^-]*-.+-.+")  # as against changefeed-spark-<hex>, changefeed-verify-<hex>

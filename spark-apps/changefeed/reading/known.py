@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from changefeed.errors import ChangefeedError
-from changefeed.log.log import Log
+from changefeed.log.log import LOG, Log
 from changefeed.log.state import State
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.open import open_store
-from changefeed.owner.locations import LOG
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.layout.files import owner
 from changefeed.reading.rows.formats import Format, read_formats

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from changefeed.errors import Conflict, StateInUse
 from changefeed.filter.ddl import ignores_ddl
-from changefeed.log.log import Log
+from changefeed.log.log import LOG, Log
 from changefeed.log.state import State
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner.alive import Alive
-from changefeed.owner.locations import LOG, STATE_FIELD, state_location, upstream_access
+from changefeed.owner.locations import STATE_FIELD, state_location, upstream_access
 from changefeed.reading.failures import NotVerifiable
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.filter.filters import Filter

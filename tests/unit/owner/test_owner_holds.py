@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from changefeed.cli.main import main
 from changefeed.errors import Unavailable
-from changefeed.log.log import Log
+from changefeed.log.log import LOG, Log
 from changefeed.log.records import StartRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import locations
@@ -76,13 +76,13 @@ class World:
         """One that has a log and a hold; the folder of its log."""
         changefeed = parse(self.file(name).read_text())
         folder = Path(locations.state_location(changefeed).uri.removeprefix("file://"))
-        log = Log(LocalStore(folder), locations.LOG)
+        log = Log(LocalStore(folder), LOG)
         log.read()
         cluster_id = self.cluster.cluster_id
         log.append(StartRecord(n=1, epoch=0, nonce="n", start_ts=TS, cluster_id=cluster_id, uid=changefeed.identity))
         log.claim_epoch(lambda before: epoch_record(changefeed, before, "n", 0))
         self.hold(locations.service_id(changefeed))
-        return folder / locations.LOG
+        return folder / LOG
 
     def hold(self, name: str, seconds: int = HOUR) -> None:
         self.cluster.safepoints.update(name.encode(), seconds, TS - 1, int(time.time()))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from changefeed.errors import ChangefeedError, Conflict, NeedsHuman, Refused, Transient, Unavailable
 from changefeed.eventstore.files import EVENTS
-from changefeed.log.log import Log
+from changefeed.log.log import LOG, Log
 from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, open_store
@@ -28,7 +28,7 @@ from changefeed.upstream.contract import Hold
 #: A driver says that it is alive every 5 s. So much longer ago, in ms, it isn't, whatever this machine's clock is off.
 SILENT_MS = 300_000
 
-_LOG = f"/{locations.LOG}/"
+_LOG = f"/{LOG}/"
 _EVENTS = f"/{EVENTS}/"
 
 
@@ -85,9 +85,7 @@ async def close_left_over(state: Location, folder: str, secrets_dir: Path | None
     if found.is_driven:
         raise Conflict(f"{folder} has a live driver.", "Delete its Changefeed or stop the driver first.")
     location = _location(state, folder)
-    recorded = await asyncio.to_thread(
-        lambda: Log(open_store(location.uri, "--state", location.secret), locations.LOG).read()
-    )
+    recorded = await asyncio.to_thread(lambda: Log(open_store(location.uri, "--state", location.secret), LOG).read())
     try:
         await close(_changefeed(recorded, location, secrets_dir), secrets_dir, location)
     except (Unavailable, Transient, NeedsHuman) as error:
@@ -109,7 +107,7 @@ def _look(state: Location, folder: str, event_bytes: int, now_ms: int) -> StateF
     except Conflict:
         is_locked = True
     try:
-        recorded, problem = Log(store, locations.LOG).read(), ""
+        recorded, problem = Log(store, LOG).read(), ""
     except NeedsHuman as error:
         recorded, problem = State(), error.message
     changefeed = None
@@ -155,4 +153,4 @@ def _changefeed(recorded: State, location: Location, secrets_dir: Path | None) -
 
 
 def _is_closed(location: Location) -> bool:
-    return Log(open_store(location.uri, "--state", location.secret), locations.LOG).read().closed
+    return Log(open_store(location.uri, "--state", location.secret), LOG).read().closed

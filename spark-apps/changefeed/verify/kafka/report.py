@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from changefeed.owner.locations import LOG
+from changefeed.log.log import LOG
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.reading.rows.formats import Formats, read_formats
 from changefeed.sink.kafka.claim import kafka_endpoint

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from changefeed.filter.selection import Selection
-from changefeed.log.log import Log
+from changefeed.log.log import LOG, Log
 from changefeed.log.state import State
 from changefeed.objectstore.open import open_store
-from changefeed.owner.locations import LOG, state_location, upstream_access
+from changefeed.owner.locations import state_location, upstream_access
 from changefeed.reading.failures import Break, NotVerifiable
 from changefeed.reading.layout import files
 from changefeed.reading.progress import NoProgress, ReadingProgress
