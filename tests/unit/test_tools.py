@@ -45,7 +45,7 @@ def test_the_summary_names_each_missing_tool_once() -> None:
     reporter = SimpleNamespace(
         stats={"skipped": skipped}, section=lambda title, **_: lines.append(title), line=lines.append
     )
-    pytest_terminal_summary(reporter)
+    list(pytest_terminal_summary(reporter))
     assert lines == [
         "tests that did not run for lack of a tool",
         "go (tests: 2): install Go 1.26 or newer",

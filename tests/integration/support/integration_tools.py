@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -36,8 +36,10 @@ def needs_tool(name: str, package: str = "", folders: Sequence[str] = ()) -> str
     return found
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # behind the list of what was skipped
+def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
     """Name each missing tool, how to get it, and how many tests did not run without it."""
+    yield
     missing: defaultdict[str, int] = defaultdict(int)
     for report in terminalreporter.stats.get("skipped", ()):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
