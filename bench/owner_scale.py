@@ -37,7 +37,7 @@ from changefeed.owner.planning.plan_entries import Table
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
-from changefeed.owner.reporting.progress import Meter
+from changefeed.owner.reporting.meter import Meter
 from changefeed.owner.writing.writing import Run
 from changefeed.pipeline.work import Work
 from changefeed.schema.table_info import LONG, STRING, parse_table_info

@@ -7,7 +7,7 @@ from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore.patience import PASSING
 from changefeed.owner.patience import in_thread
 from changefeed.owner.pulling.known_files import KnownFiles
-from changefeed.owner.reporting.progress import Meter
+from changefeed.owner.reporting.meter import Meter
 
 _WHO = "deletion"
 

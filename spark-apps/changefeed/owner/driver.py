@@ -47,7 +47,7 @@ from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.driver_status import driver_status
 from changefeed.owner.reporting.live_settings import LiveSettings
-from changefeed.owner.reporting.progress import Meter
+from changefeed.owner.reporting.meter import Meter
 from changefeed.owner.reporting.snapshot import RunSnapshot, View
 from changefeed.owner.reporting.status import Status
 from changefeed.owner.reporting.status_writer import StatusReports, StatusWriter

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from changefeed.errors import ChangefeedError
 from changefeed.objectstore.patience import PASSING
 from changefeed.owner.patience import in_thread
-from changefeed.owner.reporting.progress import Meter
+from changefeed.owner.reporting.meter import Meter
 from changefeed.sink.claim import SinkClaim
 
 _LOOK_S = 5.0

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from changefeed.errors import Transient, Unavailable
 from changefeed.objectstore.patience import RUN_S, Patience
-from changefeed.owner.reporting.progress import Meter
+from changefeed.owner.reporting.meter import Meter
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from changefeed.model.tso import compose
 from changefeed.owner.owner import Owner
 from changefeed.owner.reporting.driver_status import driver_status
 from changefeed.owner.reporting.lags import EVERY_MS, Lags
-from changefeed.owner.reporting.progress import Meter
+from changefeed.owner.reporting.meter import Meter
 from changefeed.owner.serving import http_server
 from changefeed.owner.serving.http_server import Inquiry, served
 from changefeed.spec.driver_status import SAMPLES_MAX, TABLES_MAX, DriverStatus

@@ -1,1 +1,1 @@
-"""What a run reports about itself: counters, the live view's numbers, the resource's status."""
+"""What a run reports about itself: counters, and one snapshot for the terminal, `/status` and the resource."""

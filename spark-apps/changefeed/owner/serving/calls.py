@@ -12,7 +12,7 @@ from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, OutputCo
 from changefeed.log.records import FileCommitted
 from changefeed.metrics import Registry
 from changefeed.owner.owner import Owner
-from changefeed.owner.reporting.progress import Meter
+from changefeed.owner.reporting.meter import Meter
 from changefeed.owner.serving.vigilance import Vigilance
 from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.wire import owner_pb2 as pb

@@ -13,7 +13,7 @@ from changefeed.model.tso import compose
 from changefeed.objectstore.patience import RUN_S
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish
 from changefeed.owner.pulling.known_files import Reader
-from changefeed.owner.reporting.progress import Meter, _mode
+from changefeed.owner.reporting.meter import Meter, _mode
 from changefeed.owner.reporting.troubles import Trouble
 from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.spec.driver_status import OpenTransaction

@@ -1,4 +1,4 @@
-"""What a run has done, in numbers: for the metrics and for the live view."""
+"""What a run has done, in numbers: counted for the metrics, and read as a snapshot."""
 
 from __future__ import annotations
 
