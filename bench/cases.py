@@ -63,7 +63,7 @@ class Case:
         return [f"--{name}={value}" for name, value in options.items()]
 
     def sized(self, rows: int | None, seconds: float | None) -> Case:
-        """With other sizes, where they are given."""
+        """Return the case with other sizes, where they are given."""
         case = self if rows is None else replace(self, rows=rows)
         return case if seconds is None else replace(case, seconds=seconds)
 

@@ -126,7 +126,7 @@ def operators(folder: Path) -> Iterator[Operators]:
 
 
 def harm(upstream: Cluster, *arguments: str) -> None:
-    """As `changefeed-devcluster harm` does it; again when the cluster was too busy to answer."""
+    """Do harm as `changefeed-devcluster harm` does; again when the cluster was too busy to answer."""
     command = [str(Path(sys.executable).with_name("changefeed-devcluster")), "harm", *arguments]
     command += ["--pd", upstream.ready["pd"]]
     wait_until(lambda: subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0, f"harm {arguments[0]}")

@@ -99,7 +99,7 @@ class Plot:
         return "".join(f"M{self._through(high)}L{self._through(low)}Z" for high, low in both)
 
     def parts(self, points: Sequence[Point]) -> list[list[Point]]:
-        """Those without a gap."""
+        """Return the parts without a gap."""
         parts = [[points[0]]] if points else []
         for before, point in pairwise(points):
             if point[0] - before[0] > 1.5 * self.window.step:
@@ -373,7 +373,7 @@ _UNITS: dict[str, list[tuple[float, float, str]]] = {
 
 
 def shown(value: float, defaults: Mapping[str, Any]) -> str:
-    """As an axis or a legend has it: as many decimals as the panel wants, else three digits; and the unit."""
+    """Format it for an axis or a legend: as many decimals as the panel wants, else three digits; and the unit."""
     unit = defaults["unit"]
     if value == 0:
         return "0" + (" s" if unit == "s" else _UNITS[unit][-1][2])

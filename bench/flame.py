@@ -14,7 +14,7 @@ _LEAST = 1.5
 
 
 def svg(title: str, counts: Sequence[tuple[Frame, int]]) -> str:
-    """As wide as its samples is each; what is taken in the kernel is red. Each has its name and share as a tooltip."""
+    """Draw each frame as wide as its samples; kernel time is red. Each has its name and share as a tooltip."""
     total = sum(count for _, count in counts)
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_TOP + 3 * _LINE + 8}" '

@@ -49,7 +49,7 @@ class Cluster:
         self.process.send_signal(signal.SIGUSR2)
 
     def end_workload(self) -> dict[str, Any]:
-        """Nothing is written any more when this returns; what it has printed of that."""
+        """End the workload; return what it printed. Nothing is written any more then."""
         self.process.send_signal(signal.SIGUSR1)
         return self.next_line()
 
@@ -99,7 +99,7 @@ def _next_line(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 @contextmanager
 def memory_in_use() -> Iterator[None]:
-    """As on a server that has run for a while: what memory nobody uses holds a file, and is there to be taken.
+    """Fill memory as a server has it that has run for a while: what nobody uses holds a file, and can be taken.
 
     Where the machine is a virtual one whose host takes idle memory back, the first touch of a page costs 4 CPU-s a GB
     (measured; the second 0.3), be it of a process or of a file. That would say more of the host than of what is
@@ -134,7 +134,7 @@ class Run:
     meter: Meter
 
     def wait(self) -> None:
-        """Until it ends by itself."""
+        """Wait until it ends by itself."""
         code = self.process.wait()
         if code != 0:
             raise SystemExit(f"changefeed run ended with {code}")
@@ -150,7 +150,7 @@ class Run:
             time.sleep(_POLL_S)
 
     def drain(self) -> None:
-        """As Ctrl-C does."""
+        """Drain it as Ctrl-C does."""
         self.process.send_signal(signal.SIGTERM)
         self.wait()
 
@@ -158,7 +158,7 @@ class Run:
         return [path for path in (self.location.folder / "lake").rglob("CDC*") if path.suffix != ".index"]
 
     def checkpoint_ms(self) -> int:
-        """As a reader of the sink meets it; 0 before there is one."""
+        """Return it as a reader of the sink meets it; 0 before there is one."""
         try:
             metadata = (self.location.folder / "lake" / "metadata").read_text()
         except FileNotFoundError:
@@ -170,7 +170,7 @@ class Run:
         self.until(lambda: self.checkpoint_ms() >= ms, what, seconds)
 
     def log_records(self) -> list[Path]:
-        """Those that are not folded yet, in order."""
+        """Return those that are not folded yet, in order."""
         return sorted((self.location.folder / "state").rglob("log/[0-9]*.json"))
 
     def verify(self) -> bool:

@@ -120,7 +120,7 @@ class Meter:
         return "jvm" if "java" in process.name() else "tasks"
 
     def metric(self, name: str, label: str = "") -> float:
-        """As last sampled; 0 before. `label`: of its `type`, `state` or `puller`."""
+        """Return it as last sampled; 0 before. `label`: of its `type`, `state` or `puller`."""
         return self.metrics.get((name, label), 0.0)
 
     def total(self) -> Cpu:

@@ -77,7 +77,7 @@ _PASSES = "changefeed_operator_reconcile_seconds"
 
 @contextmanager
 def started(cluster: ControlPlane, namespace: Namespace) -> Iterator[Operator]:
-    """With the rights of an administrator: rights are not what is measured."""
+    """Start it with the rights of an administrator: rights are not what is measured."""
     config = cluster.folder / "operator.kubeconfig"
     cluster.authority.kubeconfig(config, cluster.server, USER, USER, ["system:masters"])
     processes, port = Processes(cluster.folder), free_ports(1)[0]

@@ -106,7 +106,7 @@ class Cpu:
         self.counts[what] += 1
 
     def each_ms(self, what: str) -> float:
-        """On average, milliseconds."""
+        """Return the average, in milliseconds."""
         return round(self.seconds[what] * 1000 / max(self.counts[what], 1), 3)
 
 

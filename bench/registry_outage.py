@@ -80,7 +80,7 @@ class Feed:
         self._watcher.start()
 
     def status(self) -> dict[str, Any]:
-        """Nothing while no run answers."""
+        """Return the status; nothing while no run answers."""
         try:
             with urlopen(f"http://127.0.0.1:{self._port}/status", timeout=10.0) as answer:
                 status: dict[str, Any] = json.loads(answer.read())
@@ -154,7 +154,7 @@ class Shop:
             self._table = self._tidb.add_column(self._table, NewColumn("note", "varchar(20)", nullable=True))
 
     def end(self) -> int:
-        """Nothing is written after the ts that it gives."""
+        """End it; nothing is written after the ts that it gives."""
         self._stop.set()
         self._writer.join()
         return self._tidb.now()

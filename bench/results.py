@@ -49,7 +49,7 @@ class Result:
     live_multiple: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Without what the case does not have; `verified` always."""
+        """Leave out what the case does not have; `verified` is always there."""
         return {name: value for name, value in asdict(self).items() if value is not None or name == "verified"}
 
 

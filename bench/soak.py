@@ -69,7 +69,7 @@ _ALLOWANCE = {
 
 @dataclass(frozen=True)
 class Sample:
-    """At one moment; `puller_rss` is the largest one's."""
+    """What was measured at one moment; `puller_rss` is the largest one's."""
 
     second: float
     event_store_bytes: float

@@ -81,7 +81,7 @@ class Watch:
 
 @contextmanager
 def location_of(case: Case, folder: Path) -> Iterator[Location]:
-    """Below `folder`, or a bucket of a server of its own."""
+    """Give a location below `folder`, or a bucket of a server of its own."""
     if case.store == "disk":
         yield disk(folder)
         return

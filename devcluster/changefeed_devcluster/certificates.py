@@ -45,11 +45,11 @@ class Certificates:
         _issue_server(folder, [_name(name) for name in dict.fromkeys(names)])
 
     def store_credentials(self) -> grpc.ServerCredentials:
-        """Only who shows a certificate of a CA in ca.crt gets in."""
+        """Let in only who shows a certificate of a CA in ca.crt."""
         return self._credentials(lambda: self.cas)
 
     def pd_credentials(self) -> grpc.ServerCredentials:
-        """As a store's, but of a CA that stands in ca.crt now."""
+        """Make them as a store's, but of a CA that stands in ca.crt now."""
         cas = self.cas
         return self._credentials(lambda: cas)
 
@@ -58,7 +58,7 @@ class Certificates:
         return (self._folder / "ca.crt").read_bytes()
 
     def context(self, cas: bytes) -> ssl.SSLContext:
-        """For a handshake of today with a client that one of the CAs has certified; TLS 1.2 with HTTP/2."""
+        """Make one for a handshake of today with a client that one of the CAs has certified; TLS 1.2 with HTTP/2."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_TICKET
@@ -77,7 +77,7 @@ class Certificates:
 
 
 def common_names(certificate: bytes) -> list[str]:
-    """Those of a certificate in DER."""
+    """Return the names in a certificate in DER."""
     subject = x509.load_der_x509_certificate(certificate).subject
     return [str(name.value) for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 

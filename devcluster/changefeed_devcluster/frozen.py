@@ -113,7 +113,7 @@ class ShardPart(NamedTuple):
         return keys.record_key(self.shard.table_id, self.last + 1)
 
     def transactions(self, first: int, stop: int) -> range:
-        """Those of the transactions first..stop-1 that have rows in the piece."""
+        """Return those of the transactions first..stop-1 that have rows in the piece."""
         low = (self.first - self.shard.first) // TXN_ROWS
         high = (self.last - self.shard.first) // TXN_ROWS + 1
         return range(max(low, first), min(high, stop))

@@ -16,7 +16,7 @@ from .store.store import MvccStore
 
 
 class KeptState:
-    """Without a journal nothing is kept.
+    """Keeps state in a journal; without one nothing is kept.
 
     `cluster_id` is a new one when there was none. `first_start_ts`: what `save_start` was told in the folder's first
     life. `history_ts`: the last ts in the folder.

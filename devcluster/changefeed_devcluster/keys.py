@@ -85,7 +85,7 @@ def record_keys(table_id: int, handles: npt.NDArray[np.int64]) -> list[bytes]:
 
 
 def record_key_block(table_id: int, handles: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """As `record_keys`, one row of bytes a key."""
+    """Make keys as `record_keys` does, one row of bytes a key."""
     prefix = record_prefix(table_id)
     keys = np.empty((len(handles), len(prefix) + 8), np.uint8)
     keys[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)

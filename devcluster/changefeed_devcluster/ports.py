@@ -63,7 +63,7 @@ class GrpcServer:
 
 
 class Ports:
-    """By number. All methods but `address` run in the server's event loop."""
+    """Holds ports by number. All methods but `address` run in the server's event loop."""
 
     def __init__(self, host: str) -> None:
         self._host = host

@@ -45,7 +45,7 @@ class ServerThread:
             self._loop = None
 
     def do(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """In that thread; waits for its end."""
+        """Run a call in that thread, and wait for its end."""
         asyncio.run_coroutine_threadsafe(coroutine, self._running()).result(_PATIENCE_S)
 
     def soon(self, do: Callable[..., object], *arguments: object) -> None:

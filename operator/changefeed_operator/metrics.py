@@ -81,11 +81,11 @@ class Metrics:
             self.request_errors.labels(str(status)).inc()
 
     def text(self) -> bytes:
-        """In Prometheus' text format."""
+        """Render them in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """For prometheus_client: the current values."""
+        """Give prometheus_client the current values."""
         if self._standing is None:
             return
         now = self._standing()

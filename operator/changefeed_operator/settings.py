@@ -33,7 +33,7 @@ class Network:
 
     @classmethod
     def parse(cls, text: str) -> Network:
-        """From JSON with these names. Raises InvalidSpec."""
+        """Parse JSON with these names. Raises InvalidSpec."""
         known = [field.name for field in fields(cls)]
         try:
             said = json.loads(text)
@@ -48,7 +48,7 @@ Defaults = Mapping[str, Mapping[str, Any]]
 
 
 def parse_defaults(text: str) -> Defaults:
-    """From JSON such as `{"driver": {"memory": "4Gi"}, "executor": {"cores": 4}}`. Raises InvalidSpec."""
+    """Parse JSON such as `{"driver": {"memory": "4Gi"}, "executor": {"cores": 4}}`. Raises InvalidSpec."""
     try:
         said = json.loads(text)
     except ValueError:

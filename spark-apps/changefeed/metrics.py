@@ -174,7 +174,7 @@ class Registry(Collector):
         return sum(sample.value for sample in self._family(name).samples)
 
     def collect(self) -> Iterator[Metric]:
-        """For prometheus_client: every declared metric, those without a label of their own from 0."""
+        """Give prometheus_client every declared metric, those without a label of their own from 0."""
         yield from map(self._family, self._metrics)
 
     def _new_counted(self, name: str, label: str) -> Callable[[float], None]:

@@ -33,7 +33,7 @@ class RegionRows:
         self._groups: list[bytes] | None = None
 
     def of(self, subscription: CdcRegistration) -> list[RowChange] | None:
-        """Those that are in the subscription's range, None for all."""
+        """Return those in the subscription's range, None for all."""
         if subscription.is_whole or subscription.covers(self._low, self._high):
             return None
         return [row for row in self.rows if subscription.covers(key := self.change.told_key(row), key)]

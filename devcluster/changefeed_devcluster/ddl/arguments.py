@@ -17,7 +17,7 @@ _ZEROS: tuple[Any, ...] = (None, False, 0, "", [], {})
 
 
 def without_zeros(args: Args) -> dict[str, Any]:
-    """As Go writes members that may be left out: zeros are."""
+    """Leave out zeros, as Go does with members that may be left out."""
     return {name: value for name, value in args.items() if not any(value is z or value == z for z in _ZEROS)}
 
 

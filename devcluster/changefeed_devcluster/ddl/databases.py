@@ -50,7 +50,7 @@ def alter_database(tidb: Tidb, name: str, charset: str, collate: str) -> DbInfo:
 
 
 def drop_database(tidb: Tidb, name: str) -> None:
-    """With its tables."""
+    """Drop it with its tables."""
     db = tidb.databases[name]
     tables = [table for table in tidb.tables.values() if table.db.id == db.id]
     ids = [id_ for table in tables for id_ in table.physical_ids]

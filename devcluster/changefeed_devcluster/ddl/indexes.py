@@ -50,7 +50,7 @@ def rename_index(tidb: Tidb, table: NamedTable, name: str, to: str) -> NamedTabl
 
 
 def hide_index(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
-    """No plan uses it any more; it is kept up all the same."""
+    """Hide it: no plan uses it any more, but it is kept up."""
     query = f"ALTER TABLE {sql(table)} ALTER INDEX `{name}` INVISIBLE"
     job = about(tidb, JobType.ALTER_INDEX_VISIBILITY, table, query)
     return job.finish(_changed(table, name, lambda index: replace(index, is_visible=False)))[0]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_partition(tidb: Tidb, table: NamedTable, name: str, below: int | None) -> NamedTable:
-    """Behind the last one."""
+    """Add a partition behind the last one."""
     (added,) = new_partitions(tidb, {name: below})
     statement = f"ADD PARTITION ({added.sql()})"
     return _alter(tidb, JobType.ADD_TABLE_PARTITION, table, statement, (*table.info.partitions, added))

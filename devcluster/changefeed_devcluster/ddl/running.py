@@ -213,7 +213,7 @@ def involving(*tables: NamedTable, shared: Iterable[NamedTable] = ()) -> list[di
 
 
 def involving_database(name: str) -> list[dict[str, Any]]:
-    """With all of its tables."""
+    """Involve a database with all of its tables."""
     return [{"database": name.lower(), "table": "*"}]
 
 

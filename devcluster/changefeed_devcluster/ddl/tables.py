@@ -43,7 +43,7 @@ class NewTable:
 def create_table(
     tidb: Tidb, db: str, new: NewTable, regions: int = 1, handles: int = 1000, at_once: bool = False
 ) -> NamedTable:
-    """In a database that exists, split into `regions` so that the handles 1..handles fall evenly.
+    """Create it in a database that exists, split into `regions` so that the handles 1..handles fall evenly.
 
     Raises ValueError if the table can't be made; only one with an int handle has more than one region.
     """
@@ -60,7 +60,7 @@ def create_table(
 
 
 def create_tables(tidb: Tidb, db: str, several: Sequence[NewTable]) -> tuple[NamedTable, ...]:
-    """In one job, as a restore or the fast way makes them."""
+    """Create them in one job, as a restore or the fast way does."""
     made = [_made(tidb, db, new) for new in several]
     tables = [table for table, _ in made]
     args = {"tables": [{"table_info": table.info.to_json()} for table in tables], "fk_check": True}

@@ -50,7 +50,7 @@ class Region:
 
     @cached_property
     def message(self) -> metapb.Region:
-        """As PD and region errors show it: encoded bounds. Not to be changed."""
+        """Describe it as PD and region errors do, with encoded bounds. Not to be changed."""
         return metapb.Region(
             id=self.id,
             start_key=encode_bound(self.start),
@@ -110,7 +110,7 @@ class Regions:
     # --- look-ups ---
 
     def all(self) -> list[Region]:
-        """In key order."""
+        """Return them in key order."""
         with self._lock:
             return list(self._ordered)
 
@@ -124,7 +124,7 @@ class Regions:
             return self._ordered[bisect_right(self._starts, key) - 1]
 
     def locate_id(self, key: bytes) -> int:
-        """As `locate`, the id only; hold the lock."""
+        """Locate as `locate` does, the id only; hold the lock."""
         return self._ids[bisect_right(self._starts, key) - 1]
 
     def scan_encoded(self, start: bytes, end: bytes, limit: int) -> list[Region]:
@@ -201,7 +201,7 @@ class Regions:
             return new
 
     def living_leader(self, region: Region) -> metapb.Peer | None:
-        """None while another one is being elected."""
+        """Return the leader; None while another one is being elected."""
         return None if region.leader_store in self.down else region.leader
 
     def scatter(self, region_id: int) -> Region:

@@ -27,7 +27,7 @@ class ServiceSafePoint(NamedTuple):
 
 
 class SafePoints:
-    """Those of the newest PD. The GC worker's hold is the transaction safepoint.
+    """The safepoints of the newest PD. The GC worker's hold is the transaction safepoint.
 
     `save` gets each hold that changes; one with expires_at 0 is removed. `gc_safe_point` only rises.
     """
@@ -60,7 +60,7 @@ class SafePoints:
 
     @property
     def transaction_safe_point(self) -> int:
-        """No transaction may begin below it."""
+        """Return the ts below which no transaction may begin."""
         return self._holds[GC_WORKER].safe_point
 
     def advance_transactions(self, target: int, now: int) -> ServiceSafePoint:
@@ -96,7 +96,7 @@ class SafePoints:
         return hold
 
     def set_barrier(self, service_id: bytes, ttl: int, safe_point: int, now: int) -> ServiceSafePoint:
-        """As `update`, but a barrier below the transaction safepoint, or a wrong one, raises ValueError."""
+        """Works as `update`, but a barrier below the transaction safepoint, or a wrong one, raises ValueError."""
         if ttl <= 0 or not service_id or service_id == GC_WORKER:
             raise ValueError(f"a GC barrier needs a name of its own and a ttl above 0: {service_id!r}, {ttl}")
         reached = self.transaction_safe_point

@@ -410,7 +410,7 @@ class MvccStore:
         reverse: bool = False,
         view: LockView = SNAPSHOT,
     ) -> list[tuple[bytes, bytes | Lock]]:
-        """As `scan`, but a blocked key stands in the result with its lock; `reverse` gives keys descending.
+        """Scans as `scan` does, but a blocked key stands in the result with its lock; `reverse` gives keys descending.
 
         The lock is given up between chunks: what is read is the snapshot at ts all the same, for any ts that the oracle
         has given out.

@@ -19,7 +19,7 @@ _AT_ONCE = 256
 
 
 class LargeTransaction(Transaction):
-    """As `Transaction`, with `flush` and `heartbeat`; `commit` flushes the rest. Rows of it are read as they were
+    """Works as `Transaction`, with `flush` and `heartbeat`; `commit` flushes the rest. Rows of it are read as they were
     flushed last. A flush that fails rolls it back.
     """
 

@@ -347,7 +347,7 @@ def ddl_job_table() -> TidbTable:
 
 
 def full_name(db: str, name: str) -> str:
-    """By which `Tidb.tables` has a table: a name with a dot in it stands between backticks."""
+    """Return the name by which `Tidb.tables` has a table: one with a dot in it stands between backticks."""
     return ".".join(f"`{each}`" if "." in each else each for each in (db, name))
 
 
@@ -368,11 +368,11 @@ class NamedTable:
 
     @property
     def physical_ids(self) -> tuple[int, ...]:
-        """Under which its rows stand."""
+        """Return the ids under which its rows stand."""
         return tuple(partition.id for partition in self.info.partitions) or (self.id,)
 
     def physical_id(self, handle: int | bytes) -> int:
-        """Under which a row stands. Raises ValueError for one that no partition holds."""
+        """Return the id under which a row stands. Raises ValueError for one that no partition holds."""
         if not self.info.partitions:
             return self.id
         assert isinstance(handle, int)

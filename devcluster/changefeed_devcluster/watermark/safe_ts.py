@@ -67,7 +67,7 @@ class SafeTs:
         return LockView(ignored, committed)
 
     def advancers(self) -> dict[int, list[WatermarkAdvancer]]:
-        """By the store that leads the region; what goes by the wrong mechanism is made again."""
+        """Group them by the store that leads the region; what goes by the wrong mechanism is made again."""
         found: dict[int, list[WatermarkAdvancer]] = defaultdict(list)
         for read in self._read.values():
             leader = read.region.leader_store

@@ -75,7 +75,7 @@ class DdlStorm:
 
     @property
     def tables(self) -> list[NamedTable]:
-        """Those that are written now."""
+        """Return those that are written now."""
         ours = {*DATABASES, OUTSIDE}
         return [table for table in self.tidb.tables.values() if table.db.name in ours and table.info.has_rows]
 

@@ -51,7 +51,7 @@ class Storm:
         return f"{prefix}{self.names}"
 
     def other_columns(self, table: NamedTable) -> list[TidbColumn]:
-        """Those of no key."""
+        """Return those of no key."""
         keyed = {name for index in table.info.indexes for name in index.columns}
         return [c for c in table.info.public if c.name not in keyed and not c.type.flag & PRIMARY_KEY]
 

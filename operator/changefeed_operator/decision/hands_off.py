@@ -19,7 +19,7 @@ TEXT: Final = (
 
 
 def hands_off(live: Json, own: Mapping[str, Any], now: float) -> Decision:
-    """Only reports it; everything else stays as the last pass left it.
+    """Report it, and nothing more; everything else stays as the last pass left it.
 
     `own`: the operator's part of the status.
     """

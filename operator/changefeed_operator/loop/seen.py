@@ -79,7 +79,7 @@ class SeenObjects:
         return tuple(json.loads(child) for child in self._children.get(key, {}).values())
 
     def changefeed(self, key: Key) -> Json | None:
-        """As last seen; None if it is not ours, or gone."""
+        """Return it as last seen; None if it is not ours, or gone."""
         return self._last.get(key)
 
     def mode(self, key: Key) -> str:

@@ -54,7 +54,7 @@ def hold_cron_job(target: Target, settings: Settings, owner: Json) -> dict[str, 
 
 
 def hold_schedule(target: Target) -> str:
-    """At least three times per TTL, which is ten minutes or more; changefeeds are spread over the interval."""
+    """Schedule it at least thrice per TTL, which is ten minutes or more; changefeeds are spread over the interval."""
     minutes = int(target.resource.spec.upstream.safepoint_ttl // 60)
     every = next((every for every in _HOLD_EVERY_MIN if every * 3 <= minutes), _HOLD_EVERY_MIN[-1])
     offset = int(api.digest(target.resource.metadata.uid), 16) % every

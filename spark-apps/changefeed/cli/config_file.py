@@ -21,7 +21,7 @@ def read(file: Path) -> Changefeed:
 
 
 def read_accepted(file: Path) -> Changefeed:
-    """As `read`; raises ForeignConfig when the environment tells another digest than the file has."""
+    """Read as `read` does; raises ForeignConfig when the environment tells another digest than the file has."""
     from changefeed.spec.parse import digest
 
     content = _content(file)

@@ -32,11 +32,11 @@ class Logs:
 
     @property
     def known(self) -> tuple[list[ChangefeedView], list[str]]:
-        """As of the last look, and what could not be read then; at once, from any thread."""
+        """Return what the last look saw, and what could not be read then; at once, from any thread."""
         return self._known
 
     def keep_looking(self) -> NoReturn:
-        """For a thread of its own: a store that is away is waited for."""
+        """Look again and again, in a thread of its own: a store that is away is waited for."""
         while True:
             self.look()
             time.sleep(_READ_S)
@@ -73,7 +73,7 @@ def _folders(root: Location) -> list[Location]:
 
 
 def of_log(state: State, now_ms: int) -> ChangefeedView:
-    """As the log has it; `now_ms`: this machine's clock."""
+    """Describe the changefeed as its log has it; `now_ms`: this machine's clock."""
     config = state.epoch.config
     namespace, _, name = state.epoch.name.partition("/")
     word = "Closed" if state.closed else "Finished" if state.finished else "Not running"

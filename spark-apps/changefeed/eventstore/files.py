@@ -49,7 +49,7 @@ class SegmentFiles(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """No error when it is gone already. Raises Unavailable, Transient."""
+        """Delete the segment; no error when it is gone already. Raises Unavailable, Transient."""
         ...
 
     def run_folders(self) -> list[str]:
@@ -57,7 +57,7 @@ class SegmentFiles(Protocol):
         ...
 
     def delete_run_folder(self, name: str) -> bool:
-        """False when somebody still writes into it. Raises Unavailable, Transient."""
+        """Delete the folder; False when somebody still writes into it. Raises Unavailable, Transient."""
         ...
 
 

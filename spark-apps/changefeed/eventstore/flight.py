@@ -54,7 +54,7 @@ class ArenaServer:
         self.address = f"{host}:{self._server.port}"
 
     def close(self) -> None:
-        """Once what is being read is read, or given up: nobody waits for that."""
+        """Close it once what is being read is read, or given up: nobody waits for that."""
         threading.Thread(target=self._server.shutdown, name="arena-server-end", daemon=True).start()
 
 

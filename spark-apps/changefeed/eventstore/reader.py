@@ -65,7 +65,7 @@ def read_slice(
 
 
 def check_slice(piece: SegmentSlice, remote: RemoteArenas | None = None) -> None:
-    """That what was read of it was it to the end; before any of it gets out. Raises MemoryGone."""
+    """Check that the slot held the slice until it was read; call this before any of it gets out. Raises MemoryGone."""
     if piece.slot is not None and not (remote is not None and remote.has(piece)):  # a copy stays what it was
         with _named(piece):
             mapped(piece.slot).check(piece.slot)

@@ -93,7 +93,7 @@ class RunFolder:
         return [name for name in lower if self._files.delete_run_folder(name)]
 
     def delete(self) -> None:
-        """With all segments that are left: nobody reads any of this run any more. Raises Unavailable, Transient."""
+        """Delete it with all segments left: nobody reads any of this run any more. Raises Unavailable, Transient."""
         self._files.delete_run_folder(self.run)
 
     def clear_spool(self) -> None:

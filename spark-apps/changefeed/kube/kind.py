@@ -11,7 +11,7 @@ from changefeed.spec import names
 
 @dataclass(frozen=True)
 class Kind:
-    """For instance `Kind("batch/v1", "Job", "jobs")`."""
+    """A kind of object, for instance `Kind("batch/v1", "Job", "jobs")`."""
 
     api_version: str
     kind: str

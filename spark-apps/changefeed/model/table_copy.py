@@ -43,7 +43,7 @@ class TableCopy:
         return self.from_ts <= ts < self.ts
 
     def chunks(self, after_ts: int) -> list[CopyChunk]:
-        """Those that a table which is there up to `after_ts` lacks, in order."""
+        """Return the chunks that a table which is there up to `after_ts` lacks, in order."""
         chunks = [CopyChunk(self.from_ts + k, start, end) for k, (start, end) in enumerate(pairwise(self.bounds), 1)]
         return chunks[max(0, after_ts - self.from_ts) :]
 

@@ -74,5 +74,5 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Gone when this returns; no error when it was not there."""
+        """The object is gone when this returns; no error when it was not there."""
         ...

@@ -154,7 +154,7 @@ class LocalStore:
         return sorted(found)
 
     def delete(self, path: str) -> None:
-        """Gone when this returns, also after power loss; no error when it was not there. Raises Unavailable."""
+        """Delete the object, durable when this returns; no error when it was not there. Raises Unavailable."""
         target = self._target(path)
         try:
             target.unlink(missing_ok=True)

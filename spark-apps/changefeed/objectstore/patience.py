@@ -55,7 +55,7 @@ class Tally:
             self._times[name, label] += 1
 
     def take(self) -> Counter[tuple[str, str]]:
-        """By counter and label; it counts from 0 again."""
+        """Return the counts by counter and label, and count from 0 again."""
         with self._lock:
             times, self._times = self._times, Counter()
         return times

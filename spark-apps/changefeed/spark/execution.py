@@ -68,7 +68,7 @@ class SparkExecution:
 
     @property
     def silent_s(self) -> float:
-        """For how long Spark's JVM has not answered. Any thread, at once."""
+        """Say for how long Spark's JVM has not answered. Any thread, at once."""
         return self._launch.silent_s
 
     def tasks(self) -> Tasks:

@@ -53,7 +53,7 @@ class Launch:
 
     @property
     def silent_s(self) -> float:
-        """For how long the JVM has not answered. Any thread, at once."""
+        """Say for how long the JVM has not answered. Any thread, at once."""
         return self._watch.silent_s if self._watch is not None else 0.0
 
     def why_ended(self, within_s: float = 0.0) -> str | None:

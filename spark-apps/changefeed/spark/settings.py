@@ -129,7 +129,7 @@ class ClusterDeployment:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> ClusterDeployment:
-        """From the environment that the image's entrypoint leaves. Raises NeedsHuman when it was not that."""
+        """Read it from the environment that the image's entrypoint leaves. Raises NeedsHuman when it was not that."""
         names = ("CHANGEFEED_SPARK_PROPERTIES", "SPARK_DRIVER_BIND_ADDRESS", "PYSPARK_PYTHON")
         if missing := [name for name in names if not environment.get(name)]:
             raise NeedsHuman(
@@ -140,7 +140,7 @@ class ClusterDeployment:
         return cls(Path(properties), bind_address, python)
 
     def settings(self, scratch: Path) -> dict[str, str]:
-        """Over the properties file's, which names master, driver host, pods and memory."""
+        """Return what is set over the properties file's, which names master, driver host, pods and memory."""
         java = java_options()
         secret = self.secret.settings(scratch) if self.secret else {}
         return {

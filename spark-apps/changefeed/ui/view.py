@@ -107,13 +107,13 @@ class Overview:
 
 
 def overview(changefeeds: Iterable[ChangefeedView], notes: Iterable[str] = ()) -> Overview:
-    """At most CHANGEFEEDS_SHOWN of them."""
+    """Show at most CHANGEFEEDS_SHOWN of them."""
     found = sorted(changefeeds, key=lambda one: (_WORST_FIRST[one.tone], -(one.lag or 0.0), one.namespace, one.name))
     return Overview(tuple(found[:CHANGEFEEDS_SHOWN]), len(found), tuple(notes))
 
 
 def of_driver(status: DriverStatus) -> ChangefeedView:
-    """From its driver's status."""
+    """Make the view from its driver's status."""
     return ChangefeedView(
         namespace=status.namespace,
         name=status.name,

@@ -52,7 +52,7 @@ class PodTrouble:
 
 
 def is_over(pod: Json) -> bool:
-    """Nothing in the pod is running any more."""
+    """Tell whether nothing in the pod is running any more."""
     return api.text_at(pod, "status", "phase") in ("Succeeded", "Failed") or bool(_terminated(pod))
 
 

@@ -51,7 +51,7 @@ def pending_jobs(observed: Observed) -> list[Json]:
 
 
 def is_log_wanted(observed: Observed) -> bool:
-    """To keep the log of an attempt that has just ended, or to find out why executors are missing."""
+    """Tell whether to read the log: an attempt has just ended, or executors are missing."""
     driver = observed.driver
     if driver is None:
         return False

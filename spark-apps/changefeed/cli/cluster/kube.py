@@ -60,7 +60,7 @@ class ChangefeedCluster:
         return cls(namespace or connection.namespace, connection)
 
     def changefeeds(self, everywhere: bool) -> list[Resource]:
-        """Those of the namespace, or of all, by namespace and name."""
+        """Return those of the namespace, or of all, by namespace and name."""
         found = self._ask("Changefeeds", lambda kube: kube.list(CHANGEFEED, "" if everywhere else self.namespace))
         return sorted(found, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
 

@@ -25,12 +25,12 @@ _TRY_AGAIN = frozenset({408, 409, 416, 425, 429})  # 416: the object is shorter 
 
 
 def name_taken(error: Exception, service: Service) -> bool:
-    """Has the store said that a create came too late? A conflict of two that are under way says nothing."""
+    """Tell whether the store said that a create came too late. A conflict of two that are under way says nothing."""
     return isinstance(error, AlreadyExistsError) and (_status(error) == 412 or _code(error) in service.taken)
 
 
 def changed_meanwhile(error: Exception, service: Service) -> bool:
-    """Has the store said that a swap's object is another one by now, or none?"""
+    """Tell whether the store has said that a swap's object is another one by now, or none."""
     if not isinstance(error, AlreadyExistsError | PreconditionError | FileNotFoundError):
         return False
     status, code = _status(error), _code(error)

@@ -126,7 +126,7 @@ class BucketStore:
             raise self._failure(error, "list", prefix or "the folder") from None
 
     def delete(self, path: str) -> None:
-        """Gone when this returns; no error when it was not there."""
+        """The object is gone when this returns; no error when it was not there."""
         try:
             obstore.delete(self._reads, self._key(path))
         except FAILURES as error:

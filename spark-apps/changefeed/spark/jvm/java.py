@@ -1,4 +1,4 @@
-"""Is there a Java for Spark? Asked before anything else is done: a run that can't start its JVM must leave no trace."""
+"""Looks for a Java for Spark, before anything else is done: a run that can't start its JVM must leave no trace."""
 
 from __future__ import annotations
 

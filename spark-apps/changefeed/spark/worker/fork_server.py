@@ -53,11 +53,11 @@ class ForkServer:
 
     @staticmethod
     def environment(folder: Path) -> dict[str, str]:
-        """For the JVM, which hands it to the processes that it starts."""
+        """Return what the JVM gets, which hands it to the processes that it starts."""
         return {ADDRESS: str(folder / "fork-server")}
 
     def close(self) -> None:
-        """To be called when the JVM has ended."""
+        """Close it, once the JVM has ended."""
         try:
             self._process.communicate(timeout=_END_S)
         except subprocess.TimeoutExpired:  # it is frozen
@@ -66,7 +66,7 @@ class ForkServer:
 
 
 def serve(listener: socket.socket) -> None:
-    """Until standard input ends. Each request is one process, which has the asker's streams and environment."""
+    """Serve until standard input ends. Each request is one process, which has the asker's streams and environment."""
     forked: set[int] = set()
     while True:
         ready, _, _ = select.select([0, listener.fileno()], [], [])

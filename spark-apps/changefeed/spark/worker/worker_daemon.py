@@ -24,7 +24,7 @@ def preload(program: Sequence[str]) -> None:
 
 
 def load(modules: Sequence[str]) -> None:
-    """For processes that are forked then: their garbage collector leaves alone what was there before them."""
+    """Load it for processes that are forked then: their garbage collector leaves alone what was there before them."""
     for module in modules:
         importlib.import_module(module)
     gc.freeze()

@@ -260,7 +260,7 @@ def server(scheme: str, allowed: str) -> FieldKind:
 
 
 def server_of(schemes: tuple[str, ...], allowed: str) -> FieldKind:
-    """As `server`, of one of several schemes."""
+    """Make a field as `server` does, for one of several schemes."""
 
     def check(value: object) -> str:
         if not isinstance(value, str) or len(value) > _LONGEST_URI:

@@ -105,7 +105,7 @@ class BucketLocation:
 
 
 def in_bucket(uri: str) -> bool:
-    """Is this in an object store?"""
+    """Tell whether a URI is in an object store."""
     return uri.startswith(tuple(f"{scheme}://" for scheme in BUCKET_SCHEMES))
 
 

@@ -63,13 +63,13 @@ class SinkSpec(Section):
 
     @property
     def section(self) -> SinkSection:
-        """That of its kind."""
+        """Return the section of its kind."""
         section: SinkSection = getattr(self, self.kind)
         return section
 
     @property
     def names(self) -> dict[str, str]:
-        """By field: the options that decide files' names, which stay as they were; none of other sinks."""
+        """Return by field the options that decide files' names, which stay as they were; other sinks have none."""
         options = self.storage.model_dump(by_alias=True, mode="json") if self.storage else {}
         return {f"spec.sink.storage.{field}": str(options[field]).lower() for field in OF_NAMES if options}
 
