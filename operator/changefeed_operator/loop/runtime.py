@@ -31,7 +31,7 @@ from changefeed_operator.loop.leader import Leadership
 from changefeed_operator.loop.queue import Key, Outcome, Queue, Requeue, Workers
 from changefeed_operator.loop.reconcile import Reconciler
 from changefeed_operator.loop.seen import SeenObjects
-from changefeed_operator.loop.watch import WATCHED, Watch, key_of
+from changefeed_operator.loop.watch import WATCHED, Watch, watch_key
 from changefeed_operator.metrics import Metrics, Standing
 from changefeed_operator.page import ClusterChangefeeds
 from changefeed_operator.settings import Settings
@@ -238,7 +238,7 @@ class Operator:
         return next(iter(self._refused.values())) if len(self._refused) == len(set(self._namespaces)) else ""
 
     def _on_event(self, kind: api.Kind, event: str, manifest: Manifest) -> None:
-        key = key_of(kind, manifest)
+        key = watch_key(kind, manifest)
         keys = {key} if kind is api.CHANGEFEED else self.seen.note_child(kind, key, event, manifest)
         if kind is not api.CHANGEFEED or self.seen.note(key, event, manifest):
             for each in keys:

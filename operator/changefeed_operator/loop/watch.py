@@ -207,7 +207,7 @@ class _Heard:
         return getattr(self._content, name)
 
 
-def key_of(kind: api.Kind, manifest: Manifest) -> Key:
+def watch_key(kind: api.Kind, manifest: Manifest) -> Key:
     """The changefeed that an object is or belongs to."""
     metadata = manifest["metadata"]
     name = metadata["name"] if kind is api.CHANGEFEED else metadata["labels"][api.NAME_LABEL]

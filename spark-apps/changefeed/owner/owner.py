@@ -163,7 +163,7 @@ class Owner:
         self._writing.check()
         self.quota.check(self.spans.held)
         open_ = [(key.plan, entry) for each in self._open.dispatchers for key, entry in self._open.of(each)]
-        assert sorted(open_, key=_place) == list(self.state.open_entries()), "other files are open than in the log"
+        assert sorted(open_, key=_key) == list(self.state.open_entries()), "other files are open than in the log"
         known = self._tables.keys()
         assert all(dispatcher in self.spans for dispatcher in known), "nobody pulls a table"
         reached = self.checkpoint.recorded_ts
@@ -423,6 +423,6 @@ class Owner:
         self._open.committed(record.files)
 
 
-def _place(open_: tuple[int, PlanEntry]) -> tuple[int, int]:
+def _key(open_: tuple[int, PlanEntry]) -> tuple[int, int]:
     plan, entry = open_
     return plan, entry.entry

@@ -10,7 +10,7 @@ from changefeed.spec.model import Changefeed
 from changefeed.upstream.contract import RENEW_S
 
 _LOW_LATENCY_FLUSH_S = 0.2
-_FLUSH_S = 1.0  # of sinks without files
+_FLUSH_S = 1.0  # of sinks without a flushInterval
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class Pace:
 
 
 def pace_of(changefeed: Changefeed) -> Pace:
-    files = changefeed.spec.sink.storage or changefeed.spec.sink.iceberg
-    flush_s = files.flush_interval if files else _FLUSH_S
+    flush_s: float = getattr(changefeed.spec.sink.section, "flush_interval", _FLUSH_S)
     if changefeed.spec.mode == "LowLatency":
         return Pace(gather_s=0.02, roll_s=0.03, flush_s=min(flush_s, _LOW_LATENCY_FLUSH_S), metadata_s=0.2)
     return Pace(gather_s=0.2, roll_s=0.25, flush_s=flush_s, metadata_s=1.0)

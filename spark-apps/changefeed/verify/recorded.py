@@ -36,8 +36,8 @@ class StateLog:
 
     @classmethod
     def of(cls, changefeed: Changefeed, secrets_dir: Path | None) -> StateLog:
-        place = state_location(changefeed, secrets_dir)
-        return cls(open_store(place.uri, STATE_FIELD, place.secret))
+        location = state_location(changefeed, secrets_dir)
+        return cls(open_store(location.uri, STATE_FIELD, location.secret))
 
     def read(self) -> State:
         """Raises NotVerifiable when nothing has run."""

@@ -70,7 +70,7 @@ async def close(changefeed: Changefeed, secrets_dir: Path | None = None, locatio
 
     Gives False when it was closed before; the rest is done all the same, so it may be repeated until it succeeds. When
     another resource drives the changefeed (history.py, 10), everything is left to that one.
-    The log stays, the event store is deleted. `place`: its state, opened otherwise than by the changefeed's own
+    The log stays, the event store is deleted. `location`: of its state, opened otherwise than by the changefeed's own
     credentials.
     Raises InvalidSpec, Refused (PD lets nobody in with that Secret) and Conflict (a driver runs on this machine) before
     anything is written; Unavailable and NeedsHuman (another cluster's PD) after all but the hold is removed.

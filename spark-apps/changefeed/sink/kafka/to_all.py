@@ -44,11 +44,11 @@ class ToAll:
 
         Raises Fenced, NeedsHuman where nothing else helps, Unavailable.
         """
-        places = [(topic, 1 if first_only else number) for topic, number in topics]
+        partitions = [(topic, 1 if first_only else number) for topic, number in topics]
 
         def attempt() -> None:
             sender, self._sender = self._sender or self._open(), None
-            self._send(sender, places, message)
+            self._send(sender, partitions, message)
             self._sender = sender
 
         self._patience.call(self._where, attempt)
@@ -62,13 +62,13 @@ class ToAll:
         fence.poll()
         return sender
 
-    def _send(self, sender: Sender, places: Sequence[tuple[str, int]], message: Message) -> None:
+    def _send(self, sender: Sender, partitions: Sequence[tuple[str, int]], message: Message) -> None:
         if (fence := self._fence) is None:
-            send_to_all(sender, places, message)
+            send_to_all(sender, partitions, message)
             return
         try:
             sender.producer.begin_transaction()
-            send_to_all(sender, places, message)
+            send_to_all(sender, partitions, message)
             sender.call(sender.producer.commit_transaction)
         except Fenced as error:
             fence.poll()

@@ -85,10 +85,10 @@ def lines(records: Records, pd_ms: int, fmt: CanalJsonFormat, large: str = "") -
     deletes = records.op == OP_DELETE
     if not fmt.delete_only_output_handle_key_columns or not deletes.any() or deletes.all():
         return _lines_alike(records, pd_ms, fmt, large)
-    places = [np.flatnonzero(deletes), np.flatnonzero(~deletes)]
-    apart = [_lines_alike(taken(records, rows), pd_ms, fmt, large) for rows in places]
+    indexes = [np.flatnonzero(deletes), np.flatnonzero(~deletes)]
+    apart = [_lines_alike(taken(records, rows), pd_ms, fmt, large) for rows in indexes]
     order = np.empty(len(records.op), np.int64)
-    order[np.concatenate(places)] = np.arange(len(order))
+    order[np.concatenate(indexes)] = np.arange(len(order))
     return pa.concat_arrays(apart).take(pa.array(order))
 
 
@@ -168,8 +168,8 @@ def _old_or_null(records: Records, fmt: CanalJsonFormat) -> _Parts:
     if not updates.any():
         return ["null"]
     text = joined(_old(taken(records, np.flatnonzero(updates)), fmt))
-    places = np.where(updates, np.cumsum(updates) - 1, len(text))
-    return [pa.concat_arrays([text, pa.array(["null"])]).take(pa.array(places))]
+    indexes = np.where(updates, np.cumsum(updates) - 1, len(text))
+    return [pa.concat_arrays([text, pa.array(["null"])]).take(pa.array(indexes))]
 
 
 def _old(records: Records, fmt: CanalJsonFormat) -> _Parts:

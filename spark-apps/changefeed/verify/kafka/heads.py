@@ -98,13 +98,13 @@ def _open_lines(key: bytes | None, value: bytes | None) -> list[bytes]:
 def _parts(framed: bytes) -> list[bytes]:
     """Each stands behind its length."""
     found = []
-    place = 0
-    while place < len(framed):
-        end = place + _LENGTH + int.from_bytes(framed[place : place + _LENGTH], "big")
+    start = 0
+    while start < len(framed):
+        end = start + _LENGTH + int.from_bytes(framed[start : start + _LENGTH], "big")
         if end > len(framed):
             raise Break("a part of it is cut off")
-        found.append(framed[place + _LENGTH : end])
-        place = end
+        found.append(framed[start + _LENGTH : end])
+        start = end
     return found
 
 

@@ -24,22 +24,22 @@ class LastMessages:
     def __init__(self, db: duckdb.DuckDBPyConnection, topic: str, problem: Callable[[str], None]) -> None:
         self._db, self._topic, self._problem = db, topic, problem
         db.execute(
-            "CREATE OR REPLACE TABLE messages(part INTEGER, place BIGINT, key BLOB, value BLOB, "
+            "CREATE OR REPLACE TABLE messages(part INTEGER, position BIGINT, key BLOB, value BLOB, "
             "key_schema BIGINT, value_schema BIGINT)"
         )
 
-    def add(self, places: Sequence[LinePosition], messages: Sequence[Message]) -> None:
+    def add(self, positions: Sequence[LinePosition], messages: Sequence[Message]) -> None:
         """Of any partitions, each one's in their order."""
         keys, values = [_split(key) for key, _ in messages], [_split(value) for _, value in messages]
         sound = [key is not None and value is not None for key, value in zip(keys, values, strict=True)]
-        for place, is_sound in zip(places, sound, strict=True):
+        for position, is_sound in zip(positions, sound, strict=True):
             if not is_sound:
-                where = f"Topic {self._topic}, partition {place.part}, offset {place.offset}"
+                where = f"Topic {self._topic}, partition {position.part}, offset {position.offset}"
                 self._problem(f"{where}: its key or its value is not Avro behind a schema's number.")
         chosen = [number for number, is_sound in enumerate(sound) if is_sound]
         given = {
-            "part": pa.array([places[number].part for number in chosen], pa.int32()),
-            "place": pa.array([places[number].offset for number in chosen], pa.int64()),
+            "part": pa.array([positions[number].part for number in chosen], pa.int32()),
+            "position": pa.array([positions[number].offset for number in chosen], pa.int64()),
         }
         for name, sides in (("key", keys), ("value", values)):
             split = [sides[number] or (None, None) for number in chosen]
@@ -47,7 +47,7 @@ class LastMessages:
             given[f"{name}_schema"] = pa.array([schema for schema, _ in split], pa.int64())
         self._db.register("given", pa.table(given))
         try:
-            self._db.execute("INSERT INTO messages SELECT part, place, key, value, key_schema, value_schema FROM given")
+            self._db.execute("INSERT INTO messages BY NAME FROM given")
         finally:
             self._db.unregister("given")
 
@@ -65,7 +65,7 @@ class LastMessages:
         """Keep the last message of each key."""
         self._db.execute(
             "CREATE OR REPLACE TABLE messages AS SELECT * FROM messages "
-            "QUALIFY row_number() OVER (PARTITION BY key ORDER BY place DESC) = 1"
+            "QUALIFY row_number() OVER (PARTITION BY key ORDER BY position DESC) = 1"
         )
 
     def rows(self) -> Iterator[tuple[int, pa.Array]]:

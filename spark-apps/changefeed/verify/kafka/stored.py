@@ -37,10 +37,10 @@ class StoredLines:
             "name VARCHAR, ts UBIGINT, line BLOB, h UBIGINT)"
         )
 
-    def add(self, places: Sequence[LinePosition], heads: pa.Table) -> None:
-        """`places`: of the messages that the heads' numbers mean."""
-        parts = pa.array([place.part for place in places], pa.int32()).take(heads["number"])
-        offsets = pa.array([place.offset for place in places], pa.int64()).take(heads["number"])
+    def add(self, positions: Sequence[LinePosition], heads: pa.Table) -> None:
+        """`positions`: of the messages that the heads' numbers mean."""
+        parts = pa.array([position.part for position in positions], pa.int32()).take(heads["number"])
+        offsets = pa.array([position.offset for position in positions], pa.int64()).take(heads["number"])
         self._db.register("given", heads.append_column("part", parts).append_column("message", offsets))
         try:
             self._db.execute(
@@ -49,10 +49,10 @@ class StoredLines:
         finally:
             self._db.unregister("given")
 
-    def where(self, place: LinePosition) -> str:
+    def where(self, position: LinePosition) -> str:
         """For a person."""
-        topic, partition = self.parts[place.part]
-        return f"Topic {topic}, partition {partition}, offset {place.offset}"
+        topic, partition = self.parts[position.part]
+        return f"Topic {topic}, partition {partition}, offset {position.offset}"
 
     # -- of a table
 
@@ -104,8 +104,8 @@ class StoredLines:
         found = (
             f"SELECT ts, database, name, min((part, message)) FROM lines WHERE kind = '{DDL}' GROUP BY ALL ORDER BY ts"
         )
-        for ts, database, name, place in self._all(found):
-            yield ts, (database, name), LinePosition(*place)
+        for ts, database, name, position in self._all(found):
+            yield ts, (database, name), LinePosition(*position)
 
     def foreign(self, tables: Sequence[TableLines], upto_ts: int) -> tuple[int, LinePosition | None, str, int]:
         """How many rows up to a ts are of none of the tables; of the first one its place, table and ts."""

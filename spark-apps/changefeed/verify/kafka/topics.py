@@ -92,12 +92,12 @@ def _read(
                 "is open there, or the broker is silent.",
                 "Let the changefeed go on, or wait until the broker aborts it (10 minutes), then verify again.",
             )
-        places: list[LinePosition] = []
+        positions: list[LinePosition] = []
         messages: list[Message] = []
         for message in batch:
             part = message.topic(), message.partition()
             if (error := message.error()) is None:
-                places.append(LinePosition(numbers[part], message.offset()))
+                positions.append(LinePosition(numbers[part], message.offset()))
                 messages.append((message.key(), message.value()))
                 if message.offset() + 1 >= ends[part]:
                     open_parts.discard(part)
@@ -106,7 +106,7 @@ def _read(
             elif message.offset() >= ends[part]:
                 # The last ones may be transactions' markers, which are no messages.
                 open_parts.discard(part)
-        add(places, messages)
+        add(positions, messages)
         count += len(messages)
         read(len(messages))
     return count
@@ -116,16 +116,16 @@ def add_messages(
     into: StoredLines,
     protocol: str,
     problem: Callable[[str], None],
-    places: list[LinePosition],
+    positions: list[LinePosition],
     messages: list[Message],
 ) -> None:
     """What can't be decoded is a problem, and left out."""
     try:
-        into.add(places, heads(protocol, messages))
+        into.add(positions, heads(protocol, messages))
     except Break as undecodable:
         if len(messages) == 1:
-            problem(f"{into.where(places[0])} can't be decoded: {undecodable.message}.")
+            problem(f"{into.where(positions[0])} can't be decoded: {undecodable.message}.")
             return
         middle = len(messages) // 2
-        add_messages(into, protocol, problem, places[:middle], messages[:middle])
-        add_messages(into, protocol, problem, places[middle:], messages[middle:])
+        add_messages(into, protocol, problem, positions[:middle], messages[:middle])
+        add_messages(into, protocol, problem, positions[middle:], messages[middle:])

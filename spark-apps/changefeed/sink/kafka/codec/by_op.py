@@ -15,10 +15,10 @@ def by_op(records: Records, write: Callable[[int, Records], pa.Array]) -> pa.Arr
     ops = np.unique(records.op).tolist()
     if len(ops) == 1:
         return write(ops[0], records)
-    places = [np.flatnonzero(records.op == op) for op in ops]
-    apart = [write(op, taken(records, rows)) for op, rows in zip(ops, places, strict=True)]
+    indexes = [np.flatnonzero(records.op == op) for op in ops]
+    apart = [write(op, taken(records, rows)) for op, rows in zip(ops, indexes, strict=True)]
     order = np.empty(len(records.op), np.int64)
-    order[np.concatenate(places)] = np.arange(len(order))
+    order[np.concatenate(indexes)] = np.arange(len(order))
     return pa.concat_arrays(_of_one_type(apart)).take(pa.array(order))
 
 

@@ -157,11 +157,11 @@ def _murmur2(texts: pa.Array) -> npt.NDArray[np.uint32]:
     return result
 
 
-def _word(data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.uint32]:
+def _word(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.uint32]:
     """The bytes from each place on, the least significant first."""
-    word = np.zeros(len(places), np.uint32)
+    word = np.zeros(len(starts), np.uint32)
     for position in range(size):
-        word |= data[places + position].astype(np.uint32) << np.uint32(8 * position)
+        word |= data[starts + position].astype(np.uint32) << np.uint32(8 * position)
     return word
 
 

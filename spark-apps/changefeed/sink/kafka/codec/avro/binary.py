@@ -56,9 +56,9 @@ def _varints(signed: npt.NDArray[np.int64]) -> pa.Array:
     groups = rest[:, None] >> shifts
     lengths = np.maximum((groups != 0).sum(axis=1), 1)
     digits = (groups & np.uint64(0x7F)).astype(np.uint8)
-    places = np.arange(_LONGEST)
-    digits |= np.where(places < lengths[:, None] - 1, 0x80, 0).astype(np.uint8)
-    return _gathered(digits, places < lengths[:, None], lengths)
+    positions = np.arange(_LONGEST)
+    digits |= np.where(positions < lengths[:, None] - 1, 0x80, 0).astype(np.uint8)
+    return _gathered(digits, positions < lengths[:, None], lengths)
 
 
 def texts(values: pa.Array) -> pa.Array:
