@@ -14,7 +14,10 @@ _COLOURS = (
 
 
 def svg(title: str, bars: Sequence[tuple[str, Mapping[str, float]]], unit: str) -> str:
-    """`bars`: (name, values by part), at least one; a part has one colour in all, a negative value no width."""
+    """Draw bars.
+
+    `bars`: (name, values by part), at least one; a part has one colour in all, a negative value no width.
+    """
     parts = list(dict.fromkeys(part for _, values in bars for part in values))
     colours = {part: _COLOURS[number % len(_COLOURS)] for number, part in enumerate(parts)}
     longest = max(max(_length(values) for _, values in bars), 1e-9)

@@ -172,7 +172,10 @@ def play(story: Story) -> Window:
 
 
 def run_live(folder: Path, seen: Callable[[Prometheus, Window], None]) -> None:
-    """`seen` is called while all of it runs."""
+    """Run everything that the dashboards show.
+
+    `seen` is called while all of it runs.
+    """
     sysbench = ("--workload", "sysbench", "--tables", str(TABLES), "--rows", str(ROWS), "--rate", "800")
     storage = {"protocol": "csv", "csv": {"includeCommitTs": True}}
     with (

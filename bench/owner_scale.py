@@ -74,7 +74,10 @@ TABLE_INFO = parse_table_info(
 
 @dataclass(frozen=True)
 class Case:
-    """`busy`: tables that have rows in every second. `is_full`: the event store stays beyond its quota."""
+    """A case to measure.
+
+    `busy`: tables that have rows in every second. `is_full`: the event store stays beyond its quota.
+    """
 
     tables: int
     pullers: int

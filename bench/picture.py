@@ -13,7 +13,10 @@ _COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df")
 
 @dataclass(frozen=True)
 class Panel:
-    """`lines`: values by name, one for each of the picture's times; `limit`: what none of them may pass."""
+    """A panel of a picture.
+
+    `lines`: values by name, one for each of the picture's times; `limit`: what none of them may pass.
+    """
 
     title: str
     lines: dict[str, Sequence[float]]
@@ -23,7 +26,10 @@ class Panel:
 
 
 def svg(title: str, seconds: Sequence[float], panels: Sequence[Panel]) -> str:
-    """`seconds`: when each value was taken; at least one."""
+    """Draw panels below one another.
+
+    `seconds`: when each value was taken; at least one.
+    """
     height = _TOP + len(panels) * (_HEIGHT + _GAP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 30} {height}" '

@@ -25,7 +25,10 @@ from cluster_processes import Processes, free_ports
 
 @dataclass(frozen=True)
 class Target:
-    """`labels`: those that a ServiceMonitor or PodMonitor gives each series of it."""
+    """An endpoint to scrape.
+
+    `labels`: those that a ServiceMonitor or PodMonitor gives each series of it.
+    """
 
     port: int
     labels: Mapping[str, str]

@@ -23,7 +23,10 @@ _LEAST = 0.001  # of all samples: a frame with less is not told apart
 
 
 class Sample(NamedTuple):
-    """`library`: of the innermost frame outside the kernel; `symbol`: of the innermost one."""
+    """A sample of the profiler.
+
+    `library`: of the innermost frame outside the kernel; `symbol`: of the innermost one.
+    """
 
     process: str
     library: str

@@ -38,7 +38,9 @@ class BuildFailed(Exception):
 
 @dataclass(frozen=True)
 class Builder:
-    """`out`: where the layouts go. `store`: buildah's storage folder. `base`: an image by digest; "": build one.
+    """Builds images with buildah.
+
+    `out`: where the layouts go. `store`: buildah's storage folder. `base`: an image by digest; "": build one.
 
     `sources`: an apt sources file for the Debian archive. `epoch`: the date of every file, in seconds.
     """

@@ -20,7 +20,10 @@ _BAD_CERTIFICATE = bytes((21, 3, 3, 0, 2, 2, 42))  # the record of an alert: TLS
 
 
 class GatedServer:
-    """`context`: for the next handshake; `allowed`: common names; `inner`: a server without TLS."""
+    """Lets connections through to a server once their handshake has succeeded.
+
+    `context`: for the next handshake; `allowed`: common names; `inner`: a server without TLS.
+    """
 
     def __init__(self, inner: GrpcServer, context: Callable[[], ssl.SSLContext], allowed: Collection[str]) -> None:
         self._inner = inner

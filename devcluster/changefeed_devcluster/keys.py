@@ -73,7 +73,10 @@ def record_range(table_id: int) -> tuple[bytes, bytes]:
 
 
 def record_key(table_id: int, handle: int | bytes) -> bytes:
-    """`handle`: an int, or the encoded datums of a common handle."""
+    """Encode the key of a row.
+
+    `handle`: an int, or the encoded datums of a common handle.
+    """
     return record_prefix(table_id) + (handle if isinstance(handle, bytes) else encode_int(handle))
 
 
@@ -100,7 +103,10 @@ def handle_of(key: bytes) -> int:
 
 
 def index_key(table_id: int, index_id: int, datums: bytes) -> bytes:
-    """`datums`: the indexed values, flag and key encoding each."""
+    """Encode the key of an index entry.
+
+    `datums`: the indexed values, flag and key encoding each.
+    """
     return table_prefix(table_id) + b"_i" + encode_int(index_id) + datums
 
 

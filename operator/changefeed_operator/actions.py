@@ -86,7 +86,10 @@ Action = Apply | Create | DeleteObject | PatchStatus | SetFinalizer | KeepLog | 
 
 @dataclass(frozen=True)
 class Decision:
-    """`requeue_after`: seconds until the key is reconciled again without an event; None: on events only."""
+    """What a pass decides: its actions, and when to look again.
+
+    `requeue_after`: seconds until the key is reconciled again without an event; None: on events only.
+    """
 
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None

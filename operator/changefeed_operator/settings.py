@@ -76,7 +76,9 @@ def _is_of(value: object, names: Collection[str]) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """`image`: of the data plane (CHANGEFEED_IMAGE). `state_uri`: for resources without one ("": it is required).
+    """The operator's own settings.
+
+    `image`: of the data plane (CHANGEFEED_IMAGE). `state_uri`: for resources without one ("": it is required).
 
     `network`: None for no NetworkPolicies. `driver_role`: what drivers may do for their executors, a ClusterRole, or a
     Role in each namespace. `defaults`: by role, defaults for fields of `spec.spark`.

@@ -104,7 +104,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Wanted:
-    """`target`: what should run, None if there is no valid spec. `problem`: why the current spec is invalid, or ""."""
+    """What a changefeed's spec asks for.
+
+    `target`: what should run, None if there is no valid spec. `problem`: why the current spec is invalid, or "".
+    """
 
     target: Target | None
     paused: bool

@@ -24,7 +24,10 @@ WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 
 @dataclass(frozen=True)
 class Declared:
-    """`label`: the metric's own one, beside namespace and changefeed; `bounds`: of a histogram's buckets."""
+    """A metric that is declared.
+
+    `label`: the metric's own one, beside namespace and changefeed; `bounds`: of a histogram's buckets.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]

@@ -294,6 +294,9 @@ def _pair(key: bytes, found: bytes | Lock, key_only: bool) -> kvrpcpb.KvPair:
 
 
 def message_class(call: str, kind: str) -> Any:
-    """`kind`: Request or Response; the message classes are named after the calls."""
+    """Return the class of a call's messages.
+
+    `kind`: Request or Response; the message classes are named after the calls.
+    """
     name = call[2:] if call.lower().startswith("kv") else call
     return getattr(kvrpcpb, name + kind)

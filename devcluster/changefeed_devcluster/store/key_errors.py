@@ -19,7 +19,10 @@ from .txn import (
 
 
 def lock_info(lock: Lock, key: bytes | None = None) -> kvrpcpb.LockInfo:
-    """`key`: what it is said to lock; CheckTxnStatus names the primary, whichever key it was asked about."""
+    """Describe a lock as key errors do.
+
+    `key`: what it is said to lock; CheckTxnStatus names the primary, whichever key it was asked about.
+    """
     return kvrpcpb.LockInfo(
         primary_lock=lock.primary,
         lock_version=lock.start_ts,

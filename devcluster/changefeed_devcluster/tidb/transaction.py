@@ -113,7 +113,10 @@ class Transaction:
         self._put(table, handle, {**old, **changes})
 
     def delete(self, table: NamedTable, pk: Any) -> None:
-        """`pk` as `get` takes it. Raises RowMissing."""
+        """Delete a row.
+
+        `pk` as `get` takes it. Raises RowMissing.
+        """
         handle = _handle(table, pk)
         self._erase_indexes(table, handle, self._existing(table, handle))
         self.erase(_key(table, handle))

@@ -40,7 +40,10 @@ class LargeTransactionStatus(NamedTuple):
 
 
 class Large(NamedTuple):
-    """`lowest`: its rows have a commit ts above it."""
+    """A large transaction that is open.
+
+    `lowest`: its rows have a commit ts above it.
+    """
 
     lowest: int
     primary: bytes
@@ -57,7 +60,10 @@ class WatermarkAdvancer:
         self._large: dict[int, Large] = {}  # by start ts
 
     def locked(self, start_ts: int, keys: Iterable[bytes], large_primary: bytes = b"") -> None:
-        """`large_primary`: the transaction is a large one. It may lock a key again."""
+        """Learn of a lock.
+
+        `large_primary`: the transaction is a large one. It may lock a key again.
+        """
         if large_primary and self.spares_large:
             self._large.setdefault(start_ts, Large(start_ts, large_primary))
             return

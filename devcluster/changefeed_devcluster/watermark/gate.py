@@ -14,7 +14,9 @@ NEWER_VERSION = "9.0.0"
 
 
 class VersionGate:
-    """`store_ids`: the first `proposed` of them have the proposed mechanism already.
+    """Tells old stores from those with the proposed mechanism.
+
+    `store_ids`: the first `proposed` of them have the proposed mechanism already.
 
     While `is_shut` the old mechanism is everybody's until every store has the proposed one; without it each store goes
     by its own, as in a cluster whose gate has failed.

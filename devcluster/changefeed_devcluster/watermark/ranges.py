@@ -13,7 +13,10 @@ from .advancer import WatermarkAdvancer
 
 
 def advancer_of(locks: Iterable[Lock], spares_large: bool) -> WatermarkAdvancer:
-    """`locks`: of PUT and DELETE in the range."""
+    """Make an advancer for a range with these locks.
+
+    `locks`: of PUT and DELETE in the range.
+    """
     made = WatermarkAdvancer(spares_large)
     for lock in locks:
         made.locked(lock.start_ts, [lock.key], lock.large_primary)
@@ -26,7 +29,10 @@ def locks_of(store: MvccStore, start: bytes, end: bytes) -> Iterable[Lock]:
 
 
 def track(advancer: WatermarkAdvancer, change: StoreChange, rows: Iterable[RowChange]) -> None:
-    """`rows`: those of the change that are in the range."""
+    """Tell the advancer of a change.
+
+    `rows`: those of the change that are in the range.
+    """
     if change.kind is ChangeKind.PREWRITE:
         advancer.locked(change.start_ts, (row.key for row in rows), change.large_primary)
     elif change.kind is ChangeKind.COMMIT:

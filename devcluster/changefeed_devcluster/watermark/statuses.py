@@ -18,7 +18,9 @@ ROUND_SECONDS = 1.0
 
 
 class Statuses:
-    """`leader_of`: the store that leads the region of a key. `requests`: how many each store has got from others.
+    """What stores have heard of large transactions.
+
+    `leader_of`: the store that leads the region of a key. `requests`: how many each store has got from others.
 
     `reads`: those of stale reads, which can't wait for a round.
     """

@@ -26,7 +26,10 @@ _COLUMNS = (
 
 
 class Bank:
-    """`accounts` a table, each given `initial`; `tables` × `regions`; the same `seed` does the same things."""
+    """A bank whose money moves between accounts.
+
+    `accounts` a table, each given `initial`; `tables` × `regions`; the same `seed` does the same things.
+    """
 
     def __init__(
         self, tidb: Tidb, tables: int = 2, regions: int = 4, accounts: int = 1000, initial: int = 1000, seed: int = 0

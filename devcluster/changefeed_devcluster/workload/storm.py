@@ -61,7 +61,9 @@ Begun = tuple[Sequence[NamedTable], Iterator[object]]
 
 @dataclass(frozen=True)
 class StormDdl:
-    """`begin`: gives the tables that nobody else may alter meanwhile, and the states. Raises NothingToAlter.
+    """A DDL that a storm may draw.
+
+    `begin`: gives the tables that nobody else may alter meanwhile, and the states. Raises NothingToAlter.
 
     `alone`: no transaction may be open when it begins. It copies rows, or takes at once what TiDB takes in several
     steps, waiting for open transactions at each.

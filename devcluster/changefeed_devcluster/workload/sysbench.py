@@ -30,7 +30,9 @@ _HOT_SHARE = 0.5  # of all transactions
 
 
 class Sysbench:
-    """`tables` × `regions`, `rows` a table.
+    """Sysbench's tables, and what is written to them.
+
+    `tables` × `regions`, `rows` a table.
 
     `hot`: so many tables have half of the transactions; of the others the busiest has a hundred times as many as the
     quietest, evenly by orders of magnitude. 0: all tables have as many.

@@ -56,7 +56,10 @@ leaves with the upstream's definitions. The statements for MySQL 5.7, MySQL 8.0 
 
 @dataclass(frozen=True)
 class Example:
-    """`ddl`: what it stands for. `notes`: by server, what this does with the statement that it is given."""
+    """A statement of the reference page.
+
+    `ddl`: what it stands for. `notes`: by server, what this does with the statement that it is given.
+    """
 
     ddl: str
     job: Job

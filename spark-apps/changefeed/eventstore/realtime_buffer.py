@@ -86,7 +86,10 @@ class _BufferedSegment:
 
 
 class RealtimeBuffer:
-    """`capacity` in bytes. Segments are known by their numbers; those offered first are the oldest."""
+    """Decides which segments stand in memory and which go to files.
+
+    `capacity` in bytes. Segments are known by their numbers; those offered first are the oldest.
+    """
 
     def __init__(self, capacity: int, archive_after_s: float) -> None:
         self._capacity = capacity

@@ -31,7 +31,9 @@ ARCHIVE_AFTER_S = 5.0  # what a commit record has not released by then is more l
 
 
 class SegmentWriter:
-    """`capacity`: bytes of shared memory; 0: files alone. `ending`: no store is waited for any more.
+    """Writes a puller's segments, as RealtimeBuffer decides.
+
+    `capacity`: bytes of shared memory; 0: files alone. `ending`: no store is waited for any more.
 
     `serve`: to other machines; None: they can't read what is in memory. `archived` is told the number and the URI of
     what was only in memory, once it is in a file.

@@ -93,7 +93,9 @@ class MountedSecret:
 
 
 def mounted_secret(pod: Pod, environment: Mapping[str, str]) -> MountedSecret | None:
-    """None: the operator is one that gives no right to create it, and Spark does it in its own way.
+    """Return the secret that executors mount.
+
+    None: the operator is one that gives no right to create it, and Spark does it in its own way.
 
     Raises NeedsHuman when the pod does not know its API server.
     """

@@ -87,7 +87,10 @@ class Deployment(Protocol):
 
 @dataclass(frozen=True)
 class LaptopDeployment:
-    """`master`: local[N,M]."""
+    """Runs Spark in processes of this machine.
+
+    `master`: local[N,M].
+    """
 
     master: str
     shows_output = False  # a person reads our messages, which name the file when they must

@@ -27,7 +27,9 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class DataFile:
-    """`columns`: that rows have by the schema file of its version. `end_ts`: the table's next version.
+    """A data file, and what its schema file says of it.
+
+    `columns`: that rows have by the schema file of its version. `end_ts`: the table's next version.
 
     What is above that stands under the next version. TiCDC may have written it here too, before its folder was adopted.
     """

@@ -29,7 +29,10 @@ TimeScale = Callable[[int], float]  # milliseconds since 1970 -> x
 
 
 def lag_chart(samples: Sequence[LagSample]) -> Markup:
-    """`samples`: oldest first. "" if there are none."""
+    """Draw the lag over time as SVG.
+
+    `samples`: oldest first. "" if there are none.
+    """
     if not samples:
         return Markup("")
     end_ms = samples[-1].at_ms

@@ -31,7 +31,10 @@ class Drivers:
         await self._session.close()
 
     async def ask(self, address: str) -> DriverStatus | DriverSilence:
-        """`address`: host and port of a driver's metrics endpoint."""
+        """Ask a driver for its status.
+
+        `address`: host and port of a driver's metrics endpoint.
+        """
         try:
             async with self._session.get(f"http://{address}/status", allow_redirects=False) as answer:
                 body = await _read(answer)

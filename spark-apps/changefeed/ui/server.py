@@ -85,7 +85,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def application(source: ChangefeedsSource, hosts: Collection[str] = ()) -> web.Application:
-    """`hosts`: answer only requests for these host names; empty: all."""
+    """Build the web application.
+
+    `hosts`: answer only requests for these host names; empty: all.
+    """
 
     async def show_overview(_: web.Request) -> web.Response:
         return _html(overview_page(await source.overview(), source.where, _now_ms()))

@@ -81,7 +81,10 @@ class PassInput:
 
 @dataclass(frozen=True)
 class Step:
-    """`look_again_at`: Unix seconds; ignored unless in the future."""
+    """What a pass does about the attempt.
+
+    `look_again_at`: Unix seconds; ignored unless in the future.
+    """
 
     ledger: AttemptLedger
     situation: Situation

@@ -51,7 +51,10 @@ class AttemptError:
 
 @dataclass(frozen=True)
 class AttemptLedger:
-    """`attempt`: the newest number, 0 before the first. `spec_hash`: of the spec it was created from."""
+    """What the status records of attempts.
+
+    `attempt`: the newest number, 0 before the first. `spec_hash`: of the spec it was created from.
+    """
 
     attempt: int = 0
     phase: Phase = Phase.ENDED

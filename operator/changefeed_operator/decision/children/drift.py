@@ -31,7 +31,10 @@ _EXPONENTS = {"m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 
 @dataclass(frozen=True)
 class DriftedField:
-    """`path`: as ".spec.selector". `needs_new`: applying the manifest is not enough, the object must be recreated."""
+    """A field of a child that differs from its manifest.
+
+    `path`: as ".spec.selector". `needs_new`: applying the manifest is not enough, the object must be recreated.
+    """
 
     path: str
     needs_new: bool = False

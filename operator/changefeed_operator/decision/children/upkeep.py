@@ -24,7 +24,9 @@ REPAIR_EVERY_S = 30.0
 
 @dataclass
 class Upkeep:
-    """`standing`: what exists, or exists again after this pass, as "Role/changefeed-orders", sorted.
+    """What keeps the children as they should be.
+
+    `standing`: what exists, or exists again after this pass, as "Role/changefeed-orders", sorted.
     `in_the_way`: what must be gone before an attempt can start. `look_again_at`: Unix seconds."""
 
     actions: list[Action] = field(default_factory=list)
@@ -35,7 +37,10 @@ class Upkeep:
 
 
 def look_after(observed: Observed, manifests: Sequence[Json], stood: Sequence[str]) -> Upkeep:
-    """`manifests`: everything that should exist. `stood`: what existed before, as in `standing`."""
+    """Create, repair and recreate children.
+
+    `manifests`: everything that should exist. `stood`: what existed before, as in `standing`.
+    """
     upkeep = Upkeep()
     for manifest in manifests:
         kind, name = api.kind_of(manifest), api.name_of(manifest)

@@ -38,7 +38,10 @@ def changed_meanwhile(error: Exception, service: Service) -> bool:
 
 
 def meaning(error: Exception, doing: str, path: str, uri: str, service: Service, writes: bool) -> ChangefeedError:
-    """`doing`: the verb for messages; `writes`: something may have happened."""
+    """Return the error that a client's failure means here.
+
+    `doing`: the verb for messages; `writes`: something may have happened.
+    """
     failure = _meaning(error, doing, path, uri, service, writes)
     failure.answered = failure.answered or _status(error) > 0
     return failure

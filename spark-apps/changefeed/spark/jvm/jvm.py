@@ -32,7 +32,9 @@ class Jvm:
 
     @classmethod
     def started(cls, folder: Path, output: IO[bytes] | None) -> Jvm | None:
-        """None: the command is not known (class_archive), the script has to be asked.
+        """Start a JVM.
+
+        None: the command is not known (class_archive), the script has to be asked.
 
         `folder` is of this run alone. A session of its own: Ctrl-C is for the driver alone.
         """

@@ -58,7 +58,9 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class BucketLocation:
-    """`prefix`: the folder, without a slash at its ends, "" for the bucket itself. "": the cloud's own, or its default.
+    """A folder of a bucket, and how its store is reached.
+
+    `prefix`: the folder, without a slash at its ends, "" for the bucket itself. "": the cloud's own, or its default.
 
     `account`: Azure's, and never "" there, since a container is one of an account. `path_style`: S3's bucket, or
     Azure's account, is the first part of a request's path, not of its host name; without an endpoint Azure's never is.

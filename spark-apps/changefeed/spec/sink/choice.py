@@ -80,7 +80,7 @@ class SinkSpec(Section):
 
     @property
     def syncpoint_interval_s(self) -> float | None:
-        """None: no syncpoints are asked for."""
+        """Return the seconds between syncpoints; None: none are asked for."""
         return self.mysql.sync_point_interval if self.mysql is not None and self.mysql.enable_sync_point else None
 
     @property
