@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from changefeed.sink.blackhole import BlackholeClaim
 from changefeed.sink.claim import SinkClaim
 from changefeed.spec.model import Changefeed
 
@@ -12,7 +11,7 @@ from changefeed.spec.model import Changefeed
 def claim_on(changefeed: Changefeed, secrets_dir: Path | None = None) -> SinkClaim:
     """Opens nothing. Raises InvalidSpec."""
     # Each kind loads a client library that the others have no use for.
-    match changefeed.spec.sink.kind:
+    match kind := changefeed.spec.sink.kind:
         case "storage":
             from changefeed.sink.storage.claim import StorageClaim
 
@@ -29,5 +28,9 @@ def claim_on(changefeed: Changefeed, secrets_dir: Path | None = None) -> SinkCla
             from changefeed.sink.kafka.claim import KafkaClaim
 
             return KafkaClaim(changefeed, secrets_dir)
-        case _:
+        case "blackhole":
+            from changefeed.sink.blackhole import BlackholeClaim
+
             return BlackholeClaim()
+        case _:
+            raise AssertionError(f"no claim is listed for sink.{kind}")

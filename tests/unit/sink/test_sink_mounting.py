@@ -12,6 +12,7 @@ from changefeed.sink.iceberg.event_sink import IcebergJob
 from changefeed.sink.records import Mounting
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
+from changefeed.spec.sink.choice import SinkSpec
 
 ZONE = "Asia/Shanghai"
 LAKE = "file:///lake"
@@ -49,6 +50,25 @@ def test_a_sink_says_how_it_wants_rows(sink: dict[str, Any], expected: Mounting)
     ((kind, options),) = effective(feed)["spec"]["sink"].items()
     assert feed.spec.sink.kind == kind
     assert claim_on(feed).job().mounting(options, ZONE) == expected
+
+
+LEAST: dict[str, dict[str, Any]] = {
+    "storage": {"uri": LAKE, "protocol": "csv"},
+    "iceberg": {"warehouse": LAKE, "catalog": {"uri": "sqlite:////lake/catalog.db"}},
+    "mysql": {"uri": "mysql://127.0.0.1:3306"},
+    "kafka": {"uri": "kafka://127.0.0.1:9092/t", "protocol": "canal-json"},
+    "blackhole": {},
+}
+
+
+@pytest.mark.parametrize("kind", SinkSpec.model_fields)
+def test_every_kind_has_a_claim_of_its_own(kind: str) -> None:
+    claim = claim_on(changefeed({kind: LEAST[kind]}))
+    assert type(claim).__module__.startswith(f"changefeed.sink.{kind}")
+    assert isinstance(claim.in_order, bool)
+    assert claim.uri
+    assert claim.fingerprint
+    assert claim.file_size > 0
 
 
 @pytest.mark.parametrize(("mode", "with_old"), [("append", False), ("upsert", True)])
