@@ -29,7 +29,7 @@ _OF = {
     "congestion": "puller/test_puller_congestion.py",
     "held history": "puller/test_puller_held_history.py puller",
     "sorter": "pipeline/test_pipeline_sorter.py",
-    "sink": "sink/test_sink_owner_side.py",
+    "sink": "sink/test_sink_storage_driver.py",
     "planner": "owner/test_owner_planner.py owner",
     "barrier": "owner/test_owner_barrier.py owner",
     "syncpoint": "owner/test_owner_syncpoints.py owner",
