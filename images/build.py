@@ -164,10 +164,10 @@ def version() -> str:
 
 def revision() -> str:
     """The commit being built; "unknown" outside a git checkout, such as in a source archive."""
-    commit = _git("rev-parse", "HEAD")
+    commit = git("rev-parse", "HEAD")
     if not commit:
         return "unknown"
-    return f"{commit}-dirty" if _git("status", "--porcelain") else commit
+    return f"{commit}-dirty" if git("status", "--porcelain") else commit
 
 
 def epoch() -> int:
@@ -175,13 +175,13 @@ def epoch() -> int:
 
     Not the last commit: this way layers with unchanged libraries stay identical and don't have to be pulled again.
     """
-    said = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct", "--", *_LIBRARIES)
+    said = os.environ.get("SOURCE_DATE_EPOCH") or git("log", "-1", "--format=%ct", "--", *_LIBRARIES)
     if not said:
         raise BuildFailed("no git history to take a date from: set SOURCE_DATE_EPOCH")
     return int(said)
 
 
-def _git(*arguments: str) -> str:
+def git(*arguments: str) -> str:
     done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 

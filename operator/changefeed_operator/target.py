@@ -139,7 +139,7 @@ def wanted(observed: Observed, settings: Settings) -> Wanted:
     problem = (
         _cannot_run(target, settings)
         or _changed(target, last_valid(observed), fixed_state)
-        or _unknown_to_image(target, api.mapping_at(live, "status"))
+        or unknown_to_image(target, api.mapping_at(live, "status"))
     )
     return _refused(observed, paused, _with_origin(problem, defaulted)) if problem else Wanted(target, paused)
 
@@ -236,7 +236,7 @@ def _cannot_run(target: Target, settings: Settings) -> str:
     return ""
 
 
-def _unknown_to_image(target: Target, status: api.Json, since: Mapping[str, str] | None = None) -> str:
+def unknown_to_image(target: Target, status: api.Json, since: Mapping[str, str] | None = None) -> str:
     """A field that the pinned image does not support, judged by the version its driver reported; "" for none.
 
     `since`: by path, the version that introduced the field.

@@ -131,7 +131,7 @@ async def check_verified(world: World, rows: int) -> None:
 
 async def test_rule_7_and_15_a_changefeed_goes_on_behind_ticdc(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """TiCDC's files run ahead of its `metadata`, the last one even of its index."""
-    monkeypatch.setattr(ticdc_module, "_WATCHED_S", 0.1)
+    monkeypatch.setattr(ticdc_module, "WATCHED_S", 0.1)
     ticdc, consumer = Ticdc(world.lake, world.start_ts), StorageConsumer(world.lake)
     first = world.insert(range(1, 11))
     second = world.insert(range(11, 21))

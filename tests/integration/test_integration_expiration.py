@@ -34,7 +34,7 @@ async def test_expired_files_are_deleted(world: World, monkeypatch: pytest.Monke
     assert world.records("expire") == [], "a file of today has expired"
     kept = {path for path in world.lake.rglob("*") if path.is_file()} - set(data_files(world))
 
-    monkeypatch.setattr(expiration, "_DAY_MS", -expiration._DAY_MS)  # as if the checkpoint were two days later
+    monkeypatch.setattr(expiration, "DAY_MS", -expiration.DAY_MS)  # as if the checkpoint were two days later
     run = world.run(sink={"storage": storage})
     await run.until(lambda: not data_files(world), "expired files are deleted")
     await run.drained()

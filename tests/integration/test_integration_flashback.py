@@ -133,7 +133,7 @@ class Killed(Database):
 async def test_a_flashback_that_was_killed_is_run_again(
     world: World, empty: MariaDb, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    monkeypatch.setattr(reverse, "_AT_ONCE", 9)
+    monkeypatch.setattr(reverse, "AT_ONCE", 9)
     story = await told(world)
     ts, end_ts = story.definitions[1][0], source(world).checkpoint_ts
     loaded(world, empty, end_ts)
@@ -247,7 +247,7 @@ async def test_unique_values_that_rows_have_exchanged_are_given_back(
     world: World, empty: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From wherever a killed run has left it; a row of two key columns, and a connection that is lost in COMMITs."""
-    monkeypatch.setattr(reverse, "_AT_ONCE", 1)
+    monkeypatch.setattr(reverse, "AT_ONCE", 1)
     tidb = world.tidb
     world.start_ts = tidb.now()
     tidb.create_database("bank")

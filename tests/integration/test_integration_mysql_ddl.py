@@ -444,7 +444,7 @@ def test_an_index_that_no_driver_has_seen_to_its_end_is_built_by_the_next(
 def test_a_rename_waits_for_an_index_of_the_table(database: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for one whose statement the server has not been sent yet."""
     asked, renamed = threading.Event(), threading.Event()
-    is_built, wait_for = MysqlDriver._is_built, IndexBuilds.wait_for
+    is_built, wait_for = MysqlDriver.is_built, IndexBuilds.wait_for
 
     def late(self: MysqlDriver, session: Session, build: Build) -> bool:
         assert asked.wait(30)
@@ -456,7 +456,7 @@ def test_a_rename_waits_for_an_index_of_the_table(database: MariaDb, monkeypatch
             asked.set()
         wait_for(self, subjects)
 
-    monkeypatch.setattr(MysqlDriver, "_is_built", late)
+    monkeypatch.setattr(MysqlDriver, "is_built", late)
     monkeypatch.setattr(IndexBuilds, "wait_for", waits)
     indexed = [("a", "a", False)]
     sink = open_sink(database)

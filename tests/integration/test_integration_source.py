@@ -45,7 +45,7 @@ async def test_every_change_is_read_once_however_often_the_query_dies(world: Wor
             await query.until(int(spark.offsets[-1]["ts"]) + 1 if done and rng.random() < 0.5 else 0)
             step(world, rng, alive)
             while not await query.batch(death):
-                await query.stream._next_news()
+                await query.stream.next_news()
     world.cluster.heal()
     upto = world.tidb.now()
     async with spark.query() as query:
@@ -69,7 +69,7 @@ async def test_a_stream_from_now_on_begins_where_it_first_began(world: World) ->
         await query.stream.initial()
         world.insert(range(3))
         while not await query.batch("planned"):
-            await query.stream._next_news()
+            await query.stream.next_news()
     world.insert(range(3, 5))
     async with spark.query() as query:
         assert await query.batch()
@@ -110,10 +110,10 @@ async def test_nothing_is_planned_while_nothing_happens(world: World, monkeypatc
         await query.until(world.tidb.now())
         batches = len(spark.offsets)
         for _ in range(10):
-            await query.stream._next_news()
+            await query.stream.next_news()
             assert not await query.batch()
         monkeypatch.setattr(stream, "IDLE_TICKS", 1)
-        await query.stream._next_news()
+        await query.stream.next_news()
         assert await query.batch()
         assert (len(spark.offsets), spark.sink[batches]) == (batches + 1, [])
 
@@ -144,7 +144,7 @@ async def test_a_stream_that_died_before_a_ddl_shows_old_rows_in_new_columns(wor
     spark = PlayedSpark(options(world))
     async with spark.query() as query:
         while not await query.batch("planned"):
-            await query.stream._next_news()
+            await query.stream.next_news()
     world.insert(range(5, 10))
     wider = world.tidb.add_column(world.orders, AGE)
     renamed = _last(columns.modify_column(world.tidb, wider, "name", NewColumn("title", "varchar(64)", nullable=True)))
@@ -245,7 +245,7 @@ async def test_history_is_held_for_what_is_not_read(world: World) -> None:
     world.insert(range(3))
     async with spark.query() as query:
         while not await query.batch("planned"):
-            await query.stream._next_news()
+            await query.stream.next_news()
     with world.tidb.begin() as txn:
         txn.delete(world.orders, 1)
     world.cluster.collect_garbage(world.tidb.now())
@@ -266,7 +266,7 @@ async def test_what_is_committed_leaves_no_segment(world: World) -> None:
     async with spark.query() as query:
         world.insert(range(3))
         while not await query.batch():
-            await query.stream._next_news()
+            await query.stream.next_news()
         assert list(events.rglob("*.arrow")), "the batch may have to be read again"
         await query.until(world.tidb.now())
         assert list(events.rglob("*.arrow")) == []

@@ -213,7 +213,7 @@ async def test_close_with_pd_away_has_closed_and_may_be_repeated(world: World, m
     await ran(world)
     away = world.changefeed(upstream={"pdAddresses": ["http://127.0.0.1:1"]})
     with monkeypatch.context() as impatient:
-        impatient.setattr(undriven, "_PD_DEADLINE_S", 0.01)
+        impatient.setattr(undriven, "PD_DEADLINE_S", 0.01)
         with pytest.raises(Unavailable):
             await close(away)
     assert kinds(world)[-1] == "closed"

@@ -225,7 +225,7 @@ def test_topics_are_held_against_the_upstream(
     scene.send([(scene.name, 0, foreign)], abort=True)  # nobody sees it, and its marker ends the partition
     assert verify()[0] == 0
 
-    monkeypatch.setattr(topics, "_SILENT_S", 1.0)
+    monkeypatch.setattr(topics, "SILENT_S", 1.0)
     scene.send([(scene.name, 0, codec_for(scene._job, scene._options, "UTC").resolved(1, 1))], end=False)
     code, verdict = verify()
     assert code == 3

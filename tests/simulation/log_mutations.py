@@ -11,13 +11,13 @@ from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.writing.writing import Writing
 from mutation import Mutation
 
-_CREATE = "self._retry(lambda: self._store.create(path, body))"
+_CREATE = "self._retry(lambda: self.store.create(path, body))"
 _CREATE_PERHAPS = """
 from contextlib import suppress
 from changefeed.errors import OutcomeUnknown
 def create():
     with suppress(OutcomeUnknown):
-        self._store.create(path, body)
+        self.store.create(path, body)
 self._retry(create)
 """
 _SNAPSHOT = "stored = self._create(self._snapshot_path(state.n), body)"

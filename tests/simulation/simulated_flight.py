@@ -81,6 +81,6 @@ class _Connection(NamedTuple):
             raise OSError("nobody is there")
         room = threading.BoundedSemaphore()
         try:
-            return [_Chunk(batch) for batch in flight._messages(self.network.served[self.address], piece, room)]
+            return [_Chunk(batch) for batch in flight.messages_of(self.network.served[self.address], piece, room)]
         except SlotGone as gone:
             raise OSError(str(gone)) from gone

@@ -125,7 +125,7 @@ class LakeWorld:
             # One table after the other, for the same story each time.
             with (
                 tempfile.TemporaryDirectory(prefix="changefeed-lake-") as folder,
-                patch.object(iceberg_driver, "_AT_ONCE", 1),
+                patch.object(iceberg_driver, "AT_ONCE", 1),
             ):
                 self._run(Path(folder))
         except Exception as error:

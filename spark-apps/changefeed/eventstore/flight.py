@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyarrow.flight import FlightClient
 
 FETCH_S = 10.0  # a slice is some MiB
-_SERVED = 4  # at once: each holds a copy of one record batch
+SERVED = 4  # at once: each holds a copy of one record batch
 _CONNECTIONS = 64  # that a process keeps open
 _MAGIC = 8  # bytes before the first message of an Arrow file
 _TRACE = re.compile(r"\. (?:Detail: Python exception|gRPC client debug context):")
@@ -37,12 +37,12 @@ class ArenaServer:
     def __init__(self, arena: SharedArena, key: RunKey, host: str) -> None:
         from pyarrow import flight
 
-        room = threading.BoundedSemaphore(_SERVED)
+        room = threading.BoundedSemaphore(SERVED)
 
         class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             def do_get(self, _: object, ticket: flight.Ticket) -> flight.FlightDataStream:
                 piece = SegmentSlice.model_validate_json(ticket.ticket)
-                return flight.GeneratorStream(_MESSAGES, _messages(arena, piece, room))
+                return flight.GeneratorStream(_MESSAGES, messages_of(arena, piece, room))
 
         host = f"[{host}]" if ":" in host else host
         self._server = FlightServer(
@@ -99,7 +99,7 @@ class RemoteArenas:
         )
 
 
-def _messages(arena: SharedArena, piece: SegmentSlice, room: threading.BoundedSemaphore) -> Iterator[pa.RecordBatch]:
+def messages_of(arena: SharedArena, piece: SegmentSlice, room: threading.BoundedSemaphore) -> Iterator[pa.RecordBatch]:
     """Those of the slice's record batches. Raises SlotGone."""
     assert piece.slot is not None
     with room:
@@ -110,10 +110,10 @@ def _messages(arena: SharedArena, piece: SegmentSlice, room: threading.BoundedSe
             if number >= piece.first_batch:
                 copied = message.serialize()
                 memory.check(piece.slot)
-                yield _one_value(copied)
+                yield one_value(copied)
 
 
-def _one_value(content: pa.Buffer) -> pa.RecordBatch:
+def one_value(content: pa.Buffer) -> pa.RecordBatch:
     """Without another copy."""
     offsets = pa.py_buffer(np.array([0, content.size], np.int32))
     return pa.record_batch([pa.Array.from_buffers(pa.binary(), 1, [None, offsets, content])], _MESSAGES)

@@ -22,8 +22,8 @@ from changefeed.eventstore.segment import METADATA_KEY, VERSION
 from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 
-_KEPT = 64
-_SMALL = 1 << 20  # bytes: one that is kept stays on the disk, or in this process, after its deletion
+KEPT = 64
+SMALL = 1 << 20  # bytes: one that is kept stays on the disk, or in this process, after its deletion
 
 
 class MemoryGone(Transient):
@@ -124,7 +124,7 @@ class KeptSegments:
     def keep(self, piece: SegmentSlice, segment: _MappedSegment) -> None:
         with self._lock:
             self._segments[_name(piece)] = segment
-            if len(self._segments) > _KEPT:
+            if len(self._segments) > KEPT:
                 del self._segments[next(iter(self._segments))]
 
 
@@ -136,7 +136,7 @@ def _batches(run_folder: RunFolder, piece: SegmentSlice, kept: KeptSegments) -> 
     segment = kept.find(piece)
     if segment is not None:
         return segment.batches(piece)
-    if piece.slot is None and piece.size > _SMALL:
+    if piece.slot is None and piece.size > SMALL:
         with run_folder.open_segment(piece.uri, piece.size) as source:
             return _MappedSegment.of(source).batches(piece)
     segment = _MappedSegment.of(_content(run_folder, piece))

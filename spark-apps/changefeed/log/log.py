@@ -70,7 +70,7 @@ class Log:
     """The records below the folder `prefix` of `store`. `state` is what it has read and appended so far."""
 
     def __init__(self, store: ObjectStore, prefix: str, sleep: Callable[[float], None] | None = None) -> None:
-        self._store = store
+        self.store = store
         self._prefix = prefix.rstrip("/")
         self.patience = Patience(sleep=sleep)  # as at start; a run has more
         self._kept: set[int] = set()  # numbers known to be of kinds that are never deleted
@@ -161,7 +161,7 @@ class Log:
 
     @property
     def _where(self) -> str:
-        return f"{self._store.uri.rstrip('/')}/{self._prefix}"
+        return f"{self.store.uri.rstrip('/')}/{self._prefix}"
 
     def _path(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
@@ -175,7 +175,7 @@ class Log:
     def _list(self) -> _Listing:
         records: list[int] = []
         snapshots: list[int] = []
-        for path, _ in self._retry(lambda: self._store.list(self._prefix)):
+        for path, _ in self._retry(lambda: self.store.list(self._prefix)):
             if match := _NAME.fullmatch(path.removeprefix(self._path(""))):
                 (snapshots if match[1] else records).append(int(match[2]))
         return _Listing(tuple(sorted(records)), tuple(sorted(snapshots)))
@@ -226,7 +226,7 @@ class Log:
     def _create_record(self, record: Record) -> None:
         body, path = encode_record(record), self._record_path(record.n)
         try:
-            self._retry(lambda: self._store.create(path, body))
+            self._retry(lambda: self.store.create(path, body))
         except AlreadyExists:
             if (stored := self._get(path)) != body:
                 raise self._fenced(record.n, stored) from None
@@ -235,7 +235,7 @@ class Log:
     def _create(self, path: str, body: bytes) -> bytes | None:
         """The winner's bytes at `path` once they are known (rule 16); None: taken when tried, deleted since."""
         try:
-            self._retry(lambda: self._store.create(path, body))
+            self._retry(lambda: self.store.create(path, body))
         except AlreadyExists:
             return self._get(path)
         return body
@@ -245,12 +245,12 @@ class Log:
 
     def _get(self, path: str) -> bytes | None:
         try:
-            return self._retry(lambda: self._store.get(path)).body
+            return self._retry(lambda: self.store.get(path)).body
         except NotFound:
             return None
 
     def _delete(self, path: str) -> None:
-        self._retry(lambda: self._store.delete(path))
+        self._retry(lambda: self.store.delete(path))
 
     def _remember(self, record: Record) -> None:
         if record.kind in _NEVER_DELETED:

@@ -23,7 +23,7 @@ Store: TypeAlias = "LocalStore | BucketStore"
 _SCHEME = "file://"
 _HERE = "./"
 _LOCAL_ROUNDS = 1  # the kernel's link is atomic or isn't there
-_REMOTE_ROUNDS = 8
+REMOTE_ROUNDS = 8
 
 
 def open_store(uri: str, field: str = "uri", secret: Path | None = None) -> Store:
@@ -45,7 +45,7 @@ def probe_store(store: Store) -> None:
     if isinstance(store, LocalStore):
         probe(store, f"{PROBE}-", _LOCAL_ROUNDS, swaps=False)  # a folder would stay
     else:
-        probe(store, f"{PROBE}/", _REMOTE_ROUNDS, swaps=True)
+        probe(store, f"{PROBE}/", REMOTE_ROUNDS, swaps=True)
 
 
 def canonical(uri: str, field: str = "uri") -> str:

@@ -38,8 +38,8 @@ Count = Callable[[str, str], object]
 REQUESTS = "changefeed_sink_requests_total"
 LATE_WRITES = "changefeed_sink_late_writes_total"
 
-_FIRST_WAIT_S = 0.05
-_LONGEST_WAIT_S = 5.0
+FIRST_WAIT_S = 0.05
+LONGEST_WAIT_S = 5.0
 
 
 class Tally:
@@ -105,7 +105,7 @@ class Patience:
 
         `where` names the store. Raises Unavailable when it is time to give up, and what can't pass at once.
         """
-        wait, spent = _FIRST_WAIT_S, 0.0
+        wait, spent = FIRST_WAIT_S, 0.0
         while True:
             began = time.monotonic()
             try:
@@ -118,7 +118,7 @@ class Patience:
                 self._failed(error)
                 self._sleep(wait)
                 spent += wait
-                wait = min(wait * 2, _LONGEST_WAIT_S)
+                wait = min(wait * 2, LONGEST_WAIT_S)
             except (Conflict, NotFound):  # an answer like any other
                 self._count(REQUESTS, "ok")
                 raise

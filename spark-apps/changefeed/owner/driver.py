@@ -251,7 +251,7 @@ class Driver:
         return self._outcome()
 
     async def _until_ended(self, work: Coroutine[None, None, None], *beside: Coroutine[None, None, None]) -> None:
-        """Until `work` is done. What fails beside it, or `_fail`, ends it with that error, whatever it waits for."""
+        """Until `work` is done. What fails beside it, or `fail`, ends it with that error, whatever it waits for."""
         tasks = [asyncio.ensure_future(each) for each in (work, *beside)]
         ends: list[asyncio.Future[Any]] = [*tasks, self._failure]
         try:

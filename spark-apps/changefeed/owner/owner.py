@@ -112,13 +112,13 @@ class Owner:
     def puller_joined(self, now: float, puller: int) -> list[pb.Command]:
         """A puller's stream is open; what to tell it."""
         self._forget_commands(puller)
-        commands = self._follow(self.spans.puller_joined(now, puller)).commands
+        commands = self.follow(self.spans.puller_joined(now, puller)).commands
         self._commands += [told for told in commands if told[0] != puller]
         return [command for number, command in commands if number == puller]
 
     def puller_left(self, now: float, puller: int) -> None:
         self._forget_commands(puller)
-        self._commands += self._follow(self.spans.puller_left(now, puller)).commands
+        self._commands += self.follow(self.spans.puller_left(now, puller)).commands
 
     def _forget_commands(self, puller: int) -> None:
         """What an earlier stream of it was to be told is of assignments that have ended with that."""
@@ -152,6 +152,10 @@ class Owner:
         if self._drain_ts is None:
             self._drain_ts = self.resolved_ts()
 
+    def under_way(self) -> UnderWay:
+        """What tasks write, or can: the room that is kept for it."""
+        return self._writing.under_way()
+
     def hand_out(self) -> list[tuple[int, Work]]:
         """What each pipeline task is to write as well, of what can be written: call it whenever something changes."""
         return self._writing.hand_out(self.state)
@@ -177,7 +181,7 @@ class Owner:
     def tend(self, now: float) -> list[tuple[int, pb.Command]]:
         """What to tell which puller, now: moves of spans, and what keeps the event store within its quota."""
         commands, self._commands = self._commands, []
-        commands += self._follow(self.spans.arrange(now)).commands
+        commands += self.follow(self.spans.arrange(now)).commands
         commands += self.spans.free(self._writing.read_in_memory)
         if self.quota.is_concerned(self.spans.files.bytes, self.spans.held):
             commands += self._relieve(now)
@@ -199,9 +203,9 @@ class Owner:
         relief = self.quota.relieve(now, spans, needed, limit, self._idle)
         orders = [spans.hold(relief.hold), spans.resume(relief.resume)]
         orders += [spans.cut_back(span_id, ts) for span_id, ts in relief.evict.items()]
-        return [command for each in orders for command in self._follow(each).commands]
+        return [command for each in orders for command in self.follow(each).commands]
 
-    def _follow(self, orders: Orders) -> Orders:
+    def follow(self, orders: Orders) -> Orders:
         """What ended assignments had above the ts they stand at will be pulled, and planned, again."""
         for span_id, ts in orders.ended.items():
             self.planner.forget_above(span_id, ts)
@@ -220,7 +224,7 @@ class Owner:
             return syncpoint
         if (before := expires_before(self.state, self._expiration_days)) is not None:
             return self._expire(before)
-        under_way = self._writing.under_way()
+        under_way = self.under_way()
         cuts = self._cuts(now, under_way)
         self._idle = not cuts and not under_way.bytes
         return AppendPlan(self._plan(cuts, pd_ms)) if cuts else self._stop() or self._checkpoint_if_due(now)

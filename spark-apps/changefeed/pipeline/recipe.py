@@ -20,7 +20,7 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.sink.records import Mounting, Records
 from changefeed.spec.sink.choice import kind_and_options
 
-_MOST = 1024
+KEPT = 1024
 
 #: How a sink wants rows, by its options and the time zone: `sink.contract.SinkJob.mounting`.
 Mounts = Callable[[Mapping[str, Any], str], Mounting]
@@ -75,7 +75,7 @@ class Recipes:
     def of(self, work: Work, table_info: str) -> Recipe:
         """`table_info`: the definition's hash, under which `work` has it."""
         text, config, recipes = self._known
-        if text != work.config or len(recipes) >= _MOST:
+        if text != work.config or len(recipes) >= KEPT:
             config, recipes = json.loads(work.config), {}
             self._known = work.config, config, recipes
         found = recipes.get(table_info)

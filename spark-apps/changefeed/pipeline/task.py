@@ -117,7 +117,7 @@ class PipelineTask:
             self._run_folder.spool_folder,
             self._writing,
             self._disk,
-            self._fail,
+            self.fail,
             self._waiting,
         )
         sink = self._sink = self._job.sink.open(around)
@@ -238,9 +238,9 @@ class PipelineTask:
             self._orders.put(pb.Order(end=pb.End()))
         except grpc.RpcError as error:
             if not self._ending.is_set():
-                self._fail(owner_lost(error, "the pipeline task's stream"))
+                self.fail(owner_lost(error, "the pipeline task's stream"))
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._ending.set()
         self._orders.put(pb.Order(end=pb.End()))  # who waits for one looks

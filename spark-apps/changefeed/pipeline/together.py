@@ -34,7 +34,7 @@ from changefeed.upstream.tikv.tidb.keys import moved
 
 #: Raw bytes of an entry, as it was planned. What it shares with others is nothing beside what more rows cost.
 SMALL_BYTES = 64 << 10
-_MOST_BYTES = 8 << 20  # of what is read for all: it is copied, and stays until the last of them is written
+MOST_BYTES = 8 << 20  # of what is read for all: it is copied, and stays until the last of them is written
 
 _Places = npt.NDArray[np.int64]
 
@@ -97,7 +97,7 @@ def _make(
     cpu, (_, recipe) = CpuTime(), alike[0]
     plans = [entry.plan_entry for entry, _ in alike]
     slices = read_slices([piece for entry, _ in alike for piece in entry.segments], read, readers)
-    if not slices or sum(rows.get_total_buffer_size() for _, rows in slices) > _MOST_BYTES:
+    if not slices or sum(rows.get_total_buffer_size() for _, rows in slices) > MOST_BYTES:
         return {}
     owners = np.repeat(np.arange(len(alike)), [len(entry.segments) for entry, _ in alike])
     rows, pieces = _numbered(slices, owners, plans)

@@ -21,7 +21,7 @@ from changefeed.restore.schema.table import Gap
 
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
 _SAME, _GONE = "same", "gone"  # it has changed since, and is again what it was: a row, or none
-_AT_ONCE = 1000  # rows
+AT_ONCE = 1000  # rows
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Reverse:
 
     def _rows(self, condition: str) -> Iterator[pa.RecordBatch]:
         query = f"SELECT * EXCLUDE (kind, rank) FROM {self._table} WHERE {condition} ORDER BY rank DESC"
-        return batches(self._db, query, _AT_ONCE)
+        return batches(self._db, query, AT_ONCE)
 
 
 def _query(ends: Ends, gaps: list[Gap]) -> str:

@@ -20,7 +20,7 @@ from changefeed.sink.spool import Spool
 from changefeed.sink.stages import CpuTime
 
 PUT = "put"  # the stage beside those of sink.stages
-_PUTS = 16
+PUTS = 16
 
 #: Encodes an entry's rows, and spools its files below a folder. It returns them by path: the sink's to put and discard.
 Encode = Callable[[Entry, Iterable[Records], Path, Patience, CpuTime], Mapping[str, Spool]]
@@ -34,8 +34,8 @@ class FileSink:
         self._spool_folder, self._disk, self._patience = around.spool_folder, around.disk, around.patience
         self._waiting = around.waiting
         self._failure = FirstFailure(around.failed)
-        self._pool = ThreadPoolExecutor(_PUTS, "put")
-        self._room = threading.BoundedSemaphore(_PUTS)  # for files that are encoded and not put
+        self._pool = ThreadPoolExecutor(PUTS, "put")
+        self._room = threading.BoundedSemaphore(PUTS)  # for files that are encoded and not put
         self._lock = threading.Lock()
         self._cpu: Counter[str] = Counter()
 

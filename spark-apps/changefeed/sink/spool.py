@@ -14,7 +14,7 @@ from changefeed.objectstore.patience import Patience
 
 #: Up to so many bytes are kept in memory: a small file costs no other one.
 IN_MEMORY_BYTES = 1 << 20
-_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 
 
 class Spool:
@@ -82,7 +82,7 @@ class Spool:
 
     def _check(self) -> None:
         found = Digest()
-        block = memoryview(bytearray(_READ_BYTES))
+        block = memoryview(bytearray(READ_BYTES))
         try:
             with self._file.open("rb", buffering=0) as file:
                 while count := file.readinto(block):

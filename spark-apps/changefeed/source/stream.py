@@ -98,7 +98,7 @@ class TableStream:
             self._check()
             self._table.pass_ddls(start.ts)
             self._follow_partitions(start.ts)
-            upto_ts = min(self._readable_ts(), self._target_ts or MAX_TS)
+            upto_ts = min(self.readable_ts(), self._target_ts or MAX_TS)
             found = pieces(self._segments(), start.ts, upto_ts)
             self._planned_ts = start.ts
             self._pulling.let_write(idle=not found)
@@ -112,11 +112,11 @@ class TableStream:
                 return start.at(upto_ts)
             if self._target_ts is None or start.ts >= self._target_ts:
                 return start
-            await self._next_news()
+            await self.next_news()
 
     async def reached(self) -> Offset | None:
         """The offset up to which all changes have been pulled; None if pulling has not started."""
-        return None if self._begun is None else self._begun.at(self._readable_ts())
+        return None if self._begun is None else self._begun.at(self.readable_ts())
 
     async def set_target(self) -> None:
         """This run of the query stops at changes committed before now."""
@@ -133,10 +133,10 @@ class TableStream:
             await self._safepoint_of(await self._connected(), start.stream).remove()
             start = end.first
         await self._opened(start)
-        while self._readable_ts() < end.ts:
+        while self.readable_ts() < end.ts:
             self._check()
             self._pulling.let_write(idle=True)
-            await self._next_news()
+            await self.next_news()
         self._planned_ts = end.ts
         definition, found = self._table.definition, []
         for span_id in definition.physical_ids:
@@ -232,7 +232,7 @@ class TableStream:
     def _segments(self) -> list[Segment]:
         return self._pulling.segments(self._table.definition.physical_ids)
 
-    def _readable_ts(self) -> int:
+    def readable_ts(self) -> int:
         """All changes up to here have been pulled and share one table definition."""
         return min(self._pulling.resolved_ts(), self._table.limit())
 
@@ -267,7 +267,7 @@ class TableStream:
     # News.
 
     def _on_report(self) -> None:
-        readable_ts = self._readable_ts()
+        readable_ts = self.readable_ts()
         has_rows = any(
             segment.min.commit_ts <= readable_ts and segment.max.commit_ts > self._planned_ts
             for segment in self._segments()
@@ -285,7 +285,7 @@ class TableStream:
             raise self._failure
         self._pulling.check()
 
-    async def _next_news(self) -> None:
+    async def next_news(self) -> None:
         await self._news.wait()
         self._news.clear()
         self._check()

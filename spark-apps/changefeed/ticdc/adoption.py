@@ -40,7 +40,7 @@ from changefeed.upstream.contract import HistoryLease, Upstream
 
 _PD_DEADLINE_S = 10.0
 _LOOK_HOLD_S = 600
-_WATCHED_S = 5.0  # TiCDC writes `metadata` every 2 s
+WATCHED_S = 5.0  # TiCDC writes `metadata` every 2 s
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ async def adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None = None, c
             safepoint = _safepoint(changefeed, upstream, confirmed)
             await safepoint.hold(start_ts)
             try:
-                files, tables = await _check(changefeed, upstream, start_ts, sink, paths)
+                files, tables = await check_still(changefeed, upstream, start_ts, sink, paths)
             finally:
                 if not confirmed:
                     await safepoint.remove()
@@ -119,19 +119,19 @@ def _begun(changefeed: Changefeed, log: Log, uri: str, sink: Store) -> State:
 
 async def _unchanging(sink: Store) -> list[str]:
     """All paths of the sink. Raises Conflict when somebody writes there."""
-    before = await asyncio.to_thread(_seen, sink)
-    await asyncio.sleep(_WATCHED_S)
-    now = await asyncio.to_thread(_seen, sink)
+    before = await asyncio.to_thread(seen_files, sink)
+    await asyncio.sleep(WATCHED_S)
+    now = await asyncio.to_thread(seen_files, sink)
     if now != before:
         changed = min(path for path, _ in set(now.items()) ^ set(before.items()))
         raise Conflict(
-            f"Something is writing to {sink.uri}: {changed} has changed within {_WATCHED_S:.0f} s.",
+            f"Something is writing to {sink.uri}: {changed} has changed within {WATCHED_S:.0f} s.",
             "Pause TiCDC's changefeed, wait until its `metadata` stands still, then try again.",
         )
     return list(now)
 
 
-def _seen(sink: Store) -> dict[str, int]:
+def seen_files(sink: Store) -> dict[str, int]:
     """Sizes by path, and what `metadata` says."""
     return {**dict(sink.list()), "metadata": published(sink)}
 
@@ -169,7 +169,7 @@ def _safepoint(changefeed: Changefeed, upstream: Upstream, confirmed: bool) -> H
     return upstream.history_lease(f"changefeed-adopt-{secrets.token_hex(6)}", _LOOK_HOLD_S)
 
 
-async def _check(
+async def check_still(
     changefeed: Changefeed, upstream: Upstream, start_ts: int, sink: Store, paths: list[str]
 ) -> tuple[int, int]:
     schema = await upstream.schema(start_ts)

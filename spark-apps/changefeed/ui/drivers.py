@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from changefeed.spec.driver_status import DriverStatus
 
-_TIMEOUT_S = 3.0
+TIMEOUT_S = 3.0
 _LARGEST = 4 << 20
 
 
@@ -24,7 +24,7 @@ class Drivers:
     """Create it inside a running event loop, and `close` it."""
 
     def __init__(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         self._session = aiohttp.ClientSession(timeout=timeout, headers={"User-Agent": "changefeed-ui"})
 
     async def close(self) -> None:

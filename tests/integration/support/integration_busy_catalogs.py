@@ -68,8 +68,8 @@ class _Cuts:
 @contextmanager
 def sqlite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
     """No connection waits for a lock."""
-    monkeypatch.setitem(iceberg_endpoint._PATIENCE, "sqlite", ("timeout",))
-    monkeypatch.setattr(iceberg_endpoint, "_ANSWER_S", 0)
+    monkeypatch.setitem(iceberg_endpoint.PATIENCE, "sqlite", ("timeout",))
+    monkeypatch.setattr(iceberg_endpoint, "ANSWER_S", 0)
 
     def hold() -> Callable[[], None]:
         reader = sqlite3.connect(folder / "catalog.db", check_same_thread=False)

@@ -144,8 +144,8 @@ class Feed(World):
 def surround(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
-    monkeypatch.setattr(open_module, "_REMOTE_ROUNDS", 1)  # of the probe, which has tests of its own
-    monkeypatch.setattr(remote_store, "_SMALL_S", TIME_OUT_S)
+    monkeypatch.setattr(open_module, "REMOTE_ROUNDS", 1)  # of the probe, which has tests of its own
+    monkeypatch.setattr(remote_store, "SMALL_S", TIME_OUT_S)
     monkeypatch.setattr("integration_inprocess.LIMITS", Limits(roll_interval=ROLL_S))
     monkeypatch.setattr("integration_inprocess.DEADLINE_S", DEADLINE_S)
     monkeypatch.setattr(alive_module, "FRESH_MS", 0)  # one whose last word was lost does not keep the next one out

@@ -76,14 +76,14 @@ def _wrap_mysql(points: Points) -> None:
         (MysqlDriver, "_statements", "make a DDL's statements"),
         (MysqlDriver, "_check", "check a DDL's tables"),
         (MysqlDriver, "_begin_build", "begin an index"),
-        (MysqlDriver, "_is_built", "build an index"),
+        (MysqlDriver, "is_built", "build an index"),
         (mysql_driver, "_run", "run a DDL's statement"),
     ):
         wrap(points, where, method, name)
     # A connection that nobody uses is closed by us just before the server does.
-    server._IDLE_S = _LEFT_ALONE_S / 2
+    server.IDLE_S = _LEFT_ALONE_S / 2
     wait = b"wait_timeout=%d" % _LEFT_ALONE_S
-    server._SESSION = tuple(each.replace(b"wait_timeout=60", wait) for each in server._SESSION)
+    server.SESSION = tuple(each.replace(b"wait_timeout=60", wait) for each in server.SESSION)
 
 
 def _wrap_kafka(points: Points) -> None:
@@ -130,7 +130,7 @@ def progress_topic_of(topic: str) -> str:
 
 def name_progress_topic(topic: str) -> None:
     """Of this process: each run has its own, so that none reads what a hundred others have left there."""
-    kafka_driver._PROGRESS_PARTITIONS = _PROGRESS_PARTITIONS
+    kafka_driver.PROGRESS_PARTITIONS = _PROGRESS_PARTITIONS
     for module in (entry_writer, kafka_driver):
         module.progress_topic = lambda: progress_topic_of(topic)  # type: ignore[attr-defined]
     # An empty topic is an answer at once.

@@ -78,9 +78,9 @@ class Query:
         while True:
             if await self.batch():
                 continue
-            if self.stream._readable_ts() >= ts:
+            if self.stream.readable_ts() >= ts:
                 return
-            await self.stream._next_news()
+            await self.stream.next_news()
 
     async def _start(self, number: int) -> Row:
         """Of a batch: Spark does not log the first one."""

@@ -88,7 +88,7 @@ class ApiServer:
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     """Runs, and is what the current context of the kubeconfig names."""
-    monkeypatch.setattr(kube, "_POLL_S", 0.01)
+    monkeypatch.setattr(kube, "POLL_S", 0.01)
     fake = ApiServer()
 
     class Handler(BaseHTTPRequestHandler):

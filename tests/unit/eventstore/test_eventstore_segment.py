@@ -231,7 +231,7 @@ def test_rule_3_a_missing_segment_fails_the_task(run_folder: RunFolder) -> None:
 def test_a_small_segment_is_opened_once_for_all_its_slices(
     run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "_KEPT", 2)
+    monkeypatch.setattr(reader, "KEPT", 2)
     metas = [write_segment(run_folder, "t0", 1 + n, [SpanRows.of(1, 10, many_rows(5))]) for n in range(3)]
     pieces = [slice_of(run_folder, meta) for meta in metas]
     kept = KeptSegments()
@@ -249,7 +249,7 @@ def test_a_small_segment_is_opened_once_for_all_its_slices(
 
 def test_a_large_segment_is_not_kept(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     meta = write_segment(run_folder, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
-    monkeypatch.setattr(reader, "_SMALL", meta.bytes - 1)
+    monkeypatch.setattr(reader, "SMALL", meta.bytes - 1)
     kept = KeptSegments()
     assert read_slice(run_folder, slice_of(run_folder, meta), kept=kept).num_rows == 5
     assert not kept.is_at_hand(slice_of(run_folder, meta))

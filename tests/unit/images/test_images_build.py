@@ -37,7 +37,7 @@ def test_the_date_can_be_told(build: ModuleType, monkeypatch: pytest.MonkeyPatch
 
 def test_without_a_history_the_date_must_be_told(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
-    monkeypatch.setattr(build, "_git", lambda *_: "")
+    monkeypatch.setattr(build, "git", lambda *_: "")
     with pytest.raises(build.BuildFailed, match="set SOURCE_DATE_EPOCH"):
         build.epoch()
     assert build.revision() == "unknown"

@@ -14,7 +14,7 @@ from changefeed.spec.problem import InvalidResource
 from changefeed_operator import api
 from changefeed_operator.decision.children.upkeep import REPAIR_EVERY_S
 from changefeed_operator.settings import Settings
-from changefeed_operator.target import Target, _unknown_to_image
+from changefeed_operator.target import Target, unknown_to_image
 from operator_world import NAME, SPEC, World
 
 #: Another value of each.
@@ -228,12 +228,12 @@ def _resource(**spec: Any) -> Any:
 def test_a_field_that_the_pinned_image_does_not_know_is_not_sent(image: str, version: str, refused: bool) -> None:
     target = Target(_resource(spark={"image": PINNED}, timeZone="CET"), "")
     status = {"image": image, "version": version}
-    problem = _unknown_to_image(target, status, {"timeZone": "0.2.0", "integrity.level": "0.2.0"})
+    problem = unknown_to_image(target, status, {"timeZone": "0.2.0", "integrity.level": "0.2.0"})
     assert bool(problem) == refused
     assert not refused or problem == (
         f"spec.timeZone: requires version 0.2.0 or newer; spec.spark.image, {PINNED}, is version {version}"
     )
-    assert _unknown_to_image(Target(_resource(timeZone="CET"), ""), status, {"timeZone": "0.2.0"}) == ""
+    assert unknown_to_image(Target(_resource(timeZone="CET"), ""), status, {"timeZone": "0.2.0"}) == ""
 
 
 def test_a_spec_that_was_written_for_the_pinned_image_goes_to_it_as_it_was() -> None:

@@ -185,7 +185,7 @@ async def test_rule_7_what_can_not_be_adopted_is_refused(tmp_path: Path, make: M
     await start(make("C", "orders", sink=other))
     with pytest.raises(NeedsHuman, match="log of another changefeed"):
         await adopt(new)
-    (old.log._store.root / "log").rename(tmp_path / "away")  # type: ignore[attr-defined]
+    (old.log.store.root / "log").rename(tmp_path / "away")  # type: ignore[attr-defined]
     with pytest.raises(NeedsHuman, match="Without the log it is unknown"):
         await adopt(make("B", "free"))
 
@@ -196,7 +196,7 @@ async def test_rule_7_what_a_driver_runs_is_not_adopted(
     """As on a store without lock files."""
     old = await start(make("A"))
     pd = await upstream_access(make("A")).connect(10.0)
-    Alive(old.log._store, "A", "shop/orders").refresh(1, await pd.now_ms())
+    Alive(old.log.store, "A", "shop/orders").refresh(1, await pd.now_ms())
     await pd.close()
 
     class Shared:
@@ -205,7 +205,7 @@ async def test_rule_7_what_a_driver_runs_is_not_adopted(
     monkeypatch.setattr(adoption_module, "LocalStore", Shared)
     with pytest.raises(StateInUse, match="Changefeed shop/orders, uid A, runs"):
         await adopt(make("B", "orders"), confirmed=True)
-    assert not Log(old.log._store, "log").read().closed
+    assert not Log(old.log.store, "log").read().closed
 
 
 async def test_rule_6_a_duplicate_that_is_deleted_closes_nothing_of_the_one_that_runs(
@@ -260,7 +260,7 @@ def checkpoint(tmp_path: Path, tidb: Tidb, monkeypatch: pytest.MonkeyPatch) -> i
     (day.parents[1] / "meta").mkdir()
     (day.parents[1] / "meta" / f"schema_{began}_0123456789.json").write_text("{}")
     say(tmp_path, checkpoint_ts)
-    monkeypatch.setattr(ticdc_module, "_WATCHED_S", 0.0)
+    monkeypatch.setattr(ticdc_module, "WATCHED_S", 0.0)
     return checkpoint_ts
 
 
@@ -344,7 +344,7 @@ async def test_rule_7_history_is_held_before_a_folder_of_ticdcs_is_taken(
         assert service_id(new).encode() in [each.service_id for each in cluster.safepoints.living(0)]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ticdc_module, "_check", fails)
+    monkeypatch.setattr(ticdc_module, "check_still", fails)
     with pytest.raises(KeyboardInterrupt):
         await adopt_ticdc(new, confirmed=True)
 
@@ -352,14 +352,14 @@ async def test_rule_7_history_is_held_before_a_folder_of_ticdcs_is_taken(
 async def test_rule_7_what_ticdc_still_writes_is_not_adopted(
     tmp_path: Path, make: Make, tidb: Tidb, checkpoint: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = ticdc_module._seen
+    seen = ticdc_module.seen_files
 
     def writes_behind_it(sink: LocalStore) -> dict[str, int]:
         found = seen(sink)
         say(tmp_path, tidb.now())
         return found
 
-    monkeypatch.setattr(ticdc_module, "_seen", writes_behind_it)
+    monkeypatch.setattr(ticdc_module, "seen_files", writes_behind_it)
     with pytest.raises(Conflict, match="metadata has changed") as refused:
         await adopt_ticdc(make("B", "orders"), confirmed=True)
     assert "Pause TiCDC" in refused.value.next_step

@@ -168,7 +168,7 @@ async def test_who_asks_in_another_thread_gets_what_the_loop_says_once_a_second(
 
 
 async def test_a_loop_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_STATUS_WAIT_S", 0.05)
+    monkeypatch.setattr(http_server, "STATUS_WAIT_S", 0.05)
     with served(Registry("a", "b"), 0, status=Inquiry(lambda: b"{}").ask) as port:
         code, body = _ask(port)  # on the loop, which stands still
     assert (code, b"event loop has not answered" in body) == (503, True)

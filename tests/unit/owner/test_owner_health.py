@@ -18,7 +18,7 @@ DEADLINE_S = 10.0
 
 async def test_a_loop_that_stands_still_is_ill_until_it_turns_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "SILENT_S", 0.2)
-    monkeypatch.setattr(http_server, "_TURN_EVERY_S", 0.01)
+    monkeypatch.setattr(http_server, "TURN_EVERY_S", 0.01)
     watched = Health(lambda: 0.0)
     found: list[str] = []
     seen = threading.Event()

@@ -103,7 +103,7 @@ def world(tmp_path: Path, cluster: DevCluster, certificates: Path) -> World:
 @pytest.fixture
 def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holds_module, "WATCH_S", 0.02)
-    monkeypatch.setattr(holds_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(holds_module, "LOOK_S", 0.01)
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:
@@ -144,7 +144,7 @@ def test_a_closed_folder_is_named_and_closable_until_its_hold_is_gone(
         raise Unavailable("PD does not answer.", "Look at PD.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(undriven, "_connect", away)
+        patch.setattr(undriven, "connect", away)
         assert world.gc("--close", "shop", *world.secrets) == DONE
         assert "its hold on the upstream's history will expire: PD does not answer." in capsys.readouterr().out
     assert world.holds() == ["changefeed-shop-orders-u-1"]

@@ -49,7 +49,7 @@ def pd(monkeypatch: pytest.MonkeyPatch) -> Pd:
     async def connect(*_: object) -> TikvCluster:
         return TikvCluster(cast(PdClient, made))
 
-    monkeypatch.setattr(undriven, "_connect", connect)
+    monkeypatch.setattr(undriven, "connect", connect)
     return made
 
 
@@ -138,7 +138,7 @@ async def test_without_pd_all_but_the_hold_is_removed(state: Location, monkeypat
     async def away(*_: object) -> Pd:
         raise Unavailable("PD does not answer.", "Look at PD.")
 
-    monkeypatch.setattr(undriven, "_connect", away)
+    monkeypatch.setattr(undriven, "connect", away)
     assert "will expire: PD does not answer." in await close_left_over(state, FOLDER, None, NOW_MS)
     assert (_found(state)[FOLDER].is_closed, _found(state)[FOLDER].event_bytes) == (True, 0)
 

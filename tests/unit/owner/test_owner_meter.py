@@ -13,7 +13,7 @@ from changefeed.model.tso import compose
 from changefeed.objectstore.patience import RUN_S
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish
 from changefeed.owner.pulling.known_files import Reader
-from changefeed.owner.reporting.meter import Meter, _mode
+from changefeed.owner.reporting.meter import Meter, mode_of
 from changefeed.owner.reporting.troubles import Trouble
 from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.spec.driver_status import OpenTransaction
@@ -267,7 +267,7 @@ def test_where_segments_are_read_is_shown_and_each_change_said(
 
 def test_the_resource_says_archive_as_soon_as_one_buffer_has_overflowed() -> None:
     buffered, overflowed, none = Reader(0, has_buffer=True, in_buffer=True), Reader(1, has_buffer=True), Reader(2)
-    assert [_mode(readers) for readers in ([], [none], [buffered, none], [buffered, overflowed])] == [
+    assert [mode_of(readers) for readers in ([], [none], [buffered, none], [buffered, overflowed])] == [
         "",
         "",
         "Buffer",

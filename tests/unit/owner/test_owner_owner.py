@@ -83,23 +83,23 @@ def test_rule_17_the_store_has_room_for_the_rows_that_an_open_file_waits_for() -
 
 def lose(owner: Owner) -> None:
     """All that span 1 has, above what is flushed."""
-    owner._follow(owner.spans.hold([1]))
-    owner._follow(owner.spans.cut_back(1, 0))
+    owner.follow(owner.spans.hold([1]))
+    owner.follow(owner.spans.cut_back(1, 0))
 
 
 def test_rule_17_room_is_kept_for_files_that_can_be_written_now() -> None:
     owner, last = began(), BEGAN_TS
     row(owner, 1, last, last)
     plan(owner)
-    assert owner._writing.under_way().bytes == 10
+    assert owner.under_way().bytes == 10
     lose(owner)
-    assert owner._writing.under_way().bytes == 0
+    assert owner.under_way().bytes == 0
     ((_, command),) = owner.spans.resume([1]).commands
     again = pb.Report(resolved=[s.resolved(command.subscribe.sub_id, last, 0)])
     owner.report(0.0, 0, again)
-    assert owner._writing.under_way().bytes == 10
+    assert owner.under_way().bytes == 10
     owner.file_done(0, made.file(3))
-    assert owner._writing.under_way().bytes == 0
+    assert owner.under_way().bytes == 0
 
 
 def test_rule_17_no_room_is_kept_for_a_file_whose_rows_are_lost_while_its_plan_is_being_recorded() -> None:
@@ -109,7 +109,7 @@ def test_rule_17_no_room_is_kept_for_a_file_whose_rows_are_lost_while_its_plan_i
     assert isinstance(action, AppendPlan)
     lose(owner)
     record(owner, action)
-    assert owner._writing.under_way().bytes == 0
+    assert owner.under_way().bytes == 0
 
 
 def test_segments_of_a_file_are_not_needed_once_it_is_committed_whatever_the_checkpoint() -> None:

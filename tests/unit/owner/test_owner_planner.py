@@ -424,14 +424,14 @@ def test_what_is_under_way_counts_as_part_of_a_plan(under_way: int, files: int) 
 def test_while_a_plan_is_full_little_of_what_a_scan_has_brought_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = planner()
     plans.on_rows(0.0, s.segment(SPAN, range(101, 5_101), point_every=1))  # five hundred files
-    is_full = Planner._is_full
+    is_full = Planner.is_full
     looks: list[int] = []
 
     def looked(plans: Planner, raw: int, ratio: float) -> bool:
         looks.append(raw)
         return is_full(plans, raw, ratio)
 
-    monkeypatch.setattr(Planner, "_is_full", looked)
+    monkeypatch.setattr(Planner, "is_full", looked)
     assert plans.due(0.0, to(9_999), under_way=UnderWay({SPAN}, 9_999)) == []
     assert len(looks) == 11, "the pieces of one file"
 

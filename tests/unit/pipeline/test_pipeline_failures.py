@@ -42,8 +42,8 @@ AWAY = Unavailable("The lake is away.", "Look at it.")
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_FIRST_WAIT_S", 0.001)
-    monkeypatch.setattr(patience, "_LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(patience, "LONGEST_WAIT_S", 0.01)
 
 
 @pytest.fixture
@@ -60,13 +60,13 @@ def full_disk(state: Location, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
 def failed(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Released once for each failure that a task has noted."""
     noted = threading.Semaphore(0)
-    note = PipelineTask._fail
+    note = PipelineTask.fail
 
     def note_and_tell(task: PipelineTask, error: BaseException) -> None:
         note(task, error)
         noted.release()
 
-    monkeypatch.setattr(PipelineTask, "_fail", note_and_tell)
+    monkeypatch.setattr(PipelineTask, "fail", note_and_tell)
     return noted
 
 
@@ -211,7 +211,7 @@ def test_a_sink_that_is_away_is_no_sign_of_work(
 def test_nothing_is_encoded_after_a_failure(
     owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_sink, "_PUTS", 1)
+    monkeypatch.setattr(file_sink, "PUTS", 1)
     sink.fail(path_of(9, 0), [NeedsHuman("no")])
     sink.hold_back(path_of(9, 0))
     task = begin()
@@ -304,7 +304,7 @@ def test_an_end_ends_it_while_the_sink_is_away(owner: Owner, state: Location, si
 def test_an_end_ends_it_while_it_waits_for_room(
     owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_sink, "_PUTS", 1)
+    monkeypatch.setattr(file_sink, "PUTS", 1)
     for entry in range(3):
         sink.fail(path_of(9, entry), itertools.repeat(AWAY))
     task = begin()
@@ -434,7 +434,7 @@ def test_a_put_that_takes_long_is_no_silence(
     owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STUCK_S", 0.0)
-    monkeypatch.setattr(file_sink, "_PUTS", 1)
+    monkeypatch.setattr(file_sink, "PUTS", 1)
     sink.hold_back(*[path_of(9, entry) for entry in range(3)])
     begin()
     owner.write(make_work(state, 9, {0: [1]}))

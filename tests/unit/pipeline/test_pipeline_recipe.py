@@ -29,7 +29,7 @@ def test_rule_10_files_of_another_config_have_another_one(tmp_path) -> None:
 
 
 def test_no_more_are_kept_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipe, "_MOST", 1)
+    monkeypatch.setattr(recipe, "KEPT", 1)
     recipes = Recipes(mounts)
     (first, _), (other, _) = make_work([]), make_work([], OTHER)
     made = recipes.of(first, PEOPLE.hash)

@@ -119,7 +119,7 @@ def test_rule_20_while_one_put_is_slow_others_of_any_plan_are_put_and_told(
 def test_no_more_is_encoded_than_some_files_ahead_of_a_slow_store(
     owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_sink, "_PUTS", 2)
+    monkeypatch.setattr(file_sink, "PUTS", 2)
     files = range(6)
     sink.hold_back(*[path_of(9, entry) for entry in files])
     begin()

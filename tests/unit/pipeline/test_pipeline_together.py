@@ -183,7 +183,7 @@ def test_large_ones_are_made_alone(monkeypatch):
     large = first.plan_entry.model_copy(update={"estimate": together.SMALL_BYTES + 1})
     entries = first.model_copy(update={"plan_entry": large}), second
     assert Order(given_.work.model_copy(update={"entries": entries}), given_.segments).made() == {}
-    monkeypatch.setattr(together, "_MOST_BYTES", 100)
+    monkeypatch.setattr(together, "MOST_BYTES", 100)
     assert given_.made() == {}
 
 

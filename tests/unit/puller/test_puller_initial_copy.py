@@ -93,7 +93,7 @@ async def test_a_store_that_refuses_a_copy_is_named_and_asked_again(
         return await address(self, store_id)
 
     monkeypatch.setattr(PdClient, "store_address", refused)
-    monkeypatch.setattr(feed_module, "_PD_DOWN_SECONDS", 0.05)
+    monkeypatch.setattr(feed_module, "PD_DOWN_SECONDS", 0.05)
     async with feeding(cluster) as (feed, received):
         feed.subscribe(1, 77, START, END, copy.from_ts, copy)
         async with asyncio.timeout(DEADLINE):

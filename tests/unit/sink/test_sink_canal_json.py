@@ -435,7 +435,7 @@ def test_rule_10_a_wide_table_is_written_in_pieces_with_the_same_bytes(monkeypat
     rows = [(op, ts, [ts, "1.00", f"n{ts}"], [0, "0.00", "o"]) for ts, op in enumerate([2, 1, 0, 1, 2, 2, 1])]
     whole = lines_of(ORDERS, rows)
     assert [json.loads(line)["data"][0]["id"] for line in whole.splitlines()] == list("0123456")
-    monkeypatch.setattr("changefeed.sink.text.canal_json._CONSTANT_BYTES", 2500)
+    monkeypatch.setattr("changefeed.sink.text.canal_json.CONSTANT_BYTES", 2500)
     assert lines_of(ORDERS, rows) == whole
 
 

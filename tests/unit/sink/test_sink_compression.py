@@ -46,7 +46,7 @@ def test_a_compressed_file_is_the_text(tmp_path: Path, protocol: str, compressio
 def test_rule_10_other_segments_and_repeats_give_the_same_bytes(
     tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoder, "_BLOCK", 1000)
+    monkeypatch.setattr(encoder, "BLOCK", 1000)
     whole = written(tmp_path, ROWS, compression=compression)
     assert written(tmp_path, *shuffled(ROWS, 3, 4), compression=compression) == whole
     assert plain(whole, compression) == written(tmp_path, ROWS)
@@ -64,7 +64,7 @@ def test_rule_10_how_a_text_comes_in_pieces_reaches_no_byte(compression: str, se
 
     bounds = [0, *sorted(cuts), len(text)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(encoder, "_BLOCK", 700)
+        patched.setattr(encoder, "BLOCK", 700)
         pieces = [text[start:end] for start, end in pairwise(bounds)]
         assert compressed(*pieces) == compressed(text)
         assert plain(compressed(text), compression) == b"head" + text

@@ -107,7 +107,7 @@ def test_failures_of_libraries_are_told_without_their_words(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pg8000 leaves the socket to the GC
 @pytest.mark.parametrize("scheme", ["http", "mysql", "postgresql"])
 def test_a_catalog_that_never_answers_is_away(monkeypatch: pytest.MonkeyPatch, scheme: str, tmp_path: Path) -> None:
-    monkeypatch.setattr(endpoint, "_ANSWER_S", 1)
+    monkeypatch.setattr(endpoint, "ANSWER_S", 1)
     keys = secret(tmp_path / "s", username="me", password="word")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/lake"

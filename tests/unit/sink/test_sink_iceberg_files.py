@@ -39,7 +39,7 @@ def encoded(folder: Path, chunks: Sequence[Records], upsert: bool) -> dict[str, 
 def test_rule_10_the_bytes_do_not_depend_on_how_the_rows_come(
     tmp_path: Path, upsert: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_GROUP_ROWS", 8)
+    monkeypatch.setattr(files, "GROUP_ROWS", 8)
     whole = encoded(tmp_path, [records(T, CHANGES, 100)], upsert)
     assert len(whole) == 1 + upsert
     for size in (1, 7, 8, 9, 30):

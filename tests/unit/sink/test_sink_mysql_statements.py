@@ -53,7 +53,7 @@ def statements_of(rows: list[Change], is_safe: bool = False) -> list[bytes]:
 
 def write(database: Database, rows: list[Change], data: st.DataObject, is_safe: bool) -> None:
     """With three workers, each of which takes and writes when `data` says so."""
-    with patch.object(pieces, "_STATEMENT_ROWS", data.draw(st.sampled_from((1, 2, 999)))):
+    with patch.object(pieces, "STATEMENT_ROWS", data.draw(st.sampled_from((1, 2, 999)))):
         _write(database, rows, data, is_safe)
 
 

@@ -88,7 +88,7 @@ def test_rule_3_bytes_that_have_changed_on_disk_are_not_put(tmp_path: Path, foun
 
 def test_rule_3_all_of_a_file_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read in blocks: the last byte counts as the first one does."""
-    monkeypatch.setattr(module, "_READ_BYTES", 4)
+    monkeypatch.setattr(module, "READ_BYTES", 4)
     file = tmp_path / "9-3"
     for changed in range(11):
         spool = spooled(file, [b"0123456789a"])

@@ -215,7 +215,7 @@ def test_rule_8_another_driver_is_noticed_although_this_one_knows_what_it_wrote(
 
 
 def test_of_many_objects_those_that_were_written_last_are_known(monkeypatch):
-    monkeypatch.setattr(grow, "_KNOWN", 2)
+    monkeypatch.setattr(grow, "KNOWN", 2)
     last = LastWritten()
     for path in ("a", "b", "a", "c"):
         last.take(path)

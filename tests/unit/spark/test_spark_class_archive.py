@@ -22,12 +22,12 @@ def jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     java.touch(mode=0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "_JARS", jar.parent)
+    monkeypatch.setattr(module, "JARS", jar.parent)
 
     def run_spark(options: str, scratch: Path) -> None:
         Path(options.rpartition("=")[2]).touch()
 
-    monkeypatch.setattr(module, "_run_spark", run_spark)
+    monkeypatch.setattr(module, "run_spark", run_spark)
     return jar
 
 
@@ -74,7 +74,7 @@ def test_of_a_list_it_is_made_for_jars_in_the_order_of_their_names(
             Path(file).write_text(contents.pop(0))
         return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(module, "_run_spark", run_spark)
+    monkeypatch.setattr(module, "run_spark", run_spark)
     monkeypatch.setattr(module.subprocess, "run", run)
     made = module.make(tmp_path / "classes.txt")
     assert made is not None
@@ -95,7 +95,7 @@ def test_the_list_of_a_run_holds_what_jars_hold(jar: Path, monkeypatch: pytest.M
     def run_spark(options: str, scratch: Path) -> None:
         Path(options.rpartition("=")[2]).write_text(loaded)
 
-    monkeypatch.setattr(module, "_run_spark", run_spark)
+    monkeypatch.setattr(module, "run_spark", run_spark)
     module.main(["--list", str(tmp_path / "list")])
     assert (tmp_path / "list").read_text() == "a/A$1\nb/B\n"
 
@@ -104,7 +104,7 @@ def test_the_images_list_is_one(jar: Path) -> None:
     names = (Path(__file__).parents[3] / "images" / "spark-classes.txt").read_text().splitlines()
     assert names == sorted(set(names))
     assert "org/apache/spark/SparkContext" in names
-    assert not [name for name in names if module._NO_CLASS.match(name)]
+    assert not [name for name in names if module.NO_CLASS.match(name)]
 
 
 def test_a_command_begins_with_java_where_an_emulator_runs_it(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_a_command_begins_with_java_where_an_emulator_runs_it(tmp_path: Path) ->
         "-cp",
         "a.jar",
         "-Xmx1g",
-        module._SCRIPTS_MAIN,
+        module.SCRIPTS_MAIN,
         "x",
     ]
     (tmp_path / "cmdline").write_text("\0".join(shown))
-    assert module._asked(tmp_path, "-Xmx1g") == [java, "-cp", "a.jar"]
+    assert module.asked_of(tmp_path, "-Xmx1g") == [java, "-cp", "a.jar"]

@@ -121,7 +121,7 @@ def test_without_a_server_it_loads_what_it_needs_itself(tmp_path: Path) -> None:
 def test_one_that_is_frozen_does_not_keep_the_driver_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fork_server, "_END_S", 0.1)
+    monkeypatch.setattr(fork_server, "END_S", 0.1)
     made = ForkServer(tmp_path, {}, None)
     made._process.send_signal(signal.SIGSTOP)
     made.close()

@@ -176,7 +176,7 @@ async def test_what_is_no_driver_is_told_by_its_address(
 async def test_a_driver_that_is_silent_is_not_waited_for(
     answering: Callable[..., Awaitable[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drivers, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(drivers, "TIMEOUT_S", 0.1)
     asking = Drivers()
 
     async def answer(_: web.Request) -> web.Response:

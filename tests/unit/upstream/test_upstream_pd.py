@@ -173,7 +173,7 @@ async def test_tso_gives_up_and_recovers(cluster: FakeCluster, monkeypatch: pyte
 
 
 async def test_a_mute_stream_is_replaced(pd: PdClient, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timestamps, "_REPLY_TIMEOUT", 0.05)
+    monkeypatch.setattr(timestamps, "REPLY_TIMEOUT", 0.05)
     answer, mute = FakeCluster.tso, [True]
 
     async def once_mute(self: FakeCluster, requests: object, context: object) -> object:
@@ -193,7 +193,7 @@ async def test_a_mute_stream_is_replaced(pd: PdClient, cluster: FakeCluster, mon
 
 
 async def test_a_stream_that_ends_while_nobody_asks_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, ask, streams = FakeCluster.tso, timestamps.Timestamps._one_request, []
+    answer, ask, streams = FakeCluster.tso, timestamps.Timestamps.one_request, []
 
     async def once(self: FakeCluster, requests: object, context: object) -> object:
         async for response in answer(self, requests, context):  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ async def test_a_stream_that_ends_while_nobody_asks_is_replaced(monkeypatch: pyt
         await ask(self, stream)
 
     monkeypatch.setattr(FakeCluster, "tso", once)
-    monkeypatch.setattr(timestamps.Timestamps, "_one_request", noted)
+    monkeypatch.setattr(timestamps.Timestamps, "one_request", noted)
     other = FakeCluster()
     server = await other.start()
     client = await PdClient.connect([other.address])

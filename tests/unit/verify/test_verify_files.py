@@ -17,7 +17,7 @@ from changefeed.reading.rows import lines
 from changefeed.reading.rows.formats import Format, Formats
 from changefeed.reading.rows.lines import LineShape, read_lines, show_values
 from changefeed.verify.result import Result
-from changefeed.verify.storage.report import _directories_of
+from changefeed.verify.storage.report import directories_of
 from changefeed.verify.storage.table_files import TableFiles, lowest_commit_ts
 
 
@@ -164,7 +164,7 @@ def test_canal_json_messages_that_are_no_row(members: dict[str, str]) -> None:
 
 
 def test_rows_longer_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_BLOCK", 200)
+    monkeypatch.setattr(lines, "BLOCK", 200)
     texts = ["a" * 50, "b" * 30, "c\n" * 500, "d" * 10, "e" * 400] * 3
     body = "".join(line(n, f'"{text}"') for n, text in enumerate(texts))
     assert values(body) == texts
@@ -213,7 +213,7 @@ def test_directories_belong_to_the_version_of_just_that_name(tmp_path: Path) -> 
     remaining: dict[str, DirectoryFiles] = dict(sink.directories)
 
     def taken(place: str) -> list[str]:
-        return [directory.path for directory in _directories_of(At(place), remaining)]  # type: ignore[arg-type]
+        return [directory.path for directory in directories_of(At(place), remaining)]  # type: ignore[arg-type]
 
     assert taken("shop/ite/9") == []
     assert taken("shop/item/9") == ["shop/item/9/2026-01-01", "shop/item/9/2026-01-02"]

@@ -132,7 +132,7 @@ async def test_every_version_once_while_regions_change(
     after: int,
 ) -> None:
     """Before the region after `after` others is read, the regions of keys behind, at and ahead of it change."""
-    real = history._read_region
+    real = history.read_region
     reads = 0
 
     async def changing(*arguments: Any) -> None:
@@ -143,7 +143,7 @@ async def test_every_version_once_while_regions_change(
                 await asyncio.to_thread(harm, cluster, table, pk)
         await real(*arguments)
 
-    monkeypatch.setattr(history, "_read_region", changing)
+    monkeypatch.setattr(history, "read_region", changing)
     now = tidb.now()
     assert changes(await read(pd, table, 1, now)) == expected(tidb, table, 0, now)
 
@@ -197,8 +197,8 @@ async def test_a_region_that_fails_on_its_way_counts_once(
     pd: PdClient, tidb: Tidb, table: NamedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was added of it is dropped, and comes again."""
-    monkeypatch.setattr(history, "_CHUNK_BYTES", 1)
-    real = history._read_region
+    monkeypatch.setattr(history, "CHUNK_BYTES", 1)
+    real = history.read_region
     reads = 0
 
     async def failing(*arguments: Any) -> None:
@@ -206,9 +206,9 @@ async def test_a_region_that_fails_on_its_way_counts_once(
         reads += 1
         await real(*arguments)
         if reads % 2:
-            raise history._RegionNotReadable("it is cut off")
+            raise history.RegionNotReadable("it is cut off")
 
-    monkeypatch.setattr(history, "_read_region", failing)
+    monkeypatch.setattr(history, "read_region", failing)
     now = tidb.now()
     assert changes(await read(pd, table, 1, now)) == expected(tidb, table, 0, now)
     assert reads == 12

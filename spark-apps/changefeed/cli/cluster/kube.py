@@ -27,7 +27,7 @@ T = TypeVar("T")
 FIELD_MANAGER = "changefeed-cli"
 _CONTAINER = "spark-kubernetes-driver"
 _NONCES = 1 << 31
-_POLL_S = 1.0
+POLL_S = 1.0
 
 Resource = dict[str, Any]
 
@@ -92,7 +92,7 @@ class ChangefeedCluster:
                 return resource
             if (left := deadline - time.monotonic()) <= 0:
                 break
-            time.sleep(min(left, _POLL_S))
+            time.sleep(min(left, POLL_S))
         raise Unavailable(
             f"{self._shown(name)} is not there after {seconds:g} s.", f"See changefeed describe {name}; or wait longer."
         )

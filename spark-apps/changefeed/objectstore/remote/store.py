@@ -34,7 +34,7 @@ from changefeed.spec.field.location import BucketLocation
 _SERVICES = {"s3": S3, "az": AZURE, "gs": GCS}
 _READ_RETRIES = 3
 _CONNECT_S = 5
-_SMALL_S = 60
+SMALL_S = 60
 _LARGE_S = 600  # 512 MiB at 1 MB/s
 _LARGE = 8 << 20
 
@@ -48,8 +48,8 @@ class BucketStore:
         self.location = Location(self.uri, secret)
         self._service = _SERVICES[location.scheme]
         self._attributes = {"Storage-Class": location.storage_class} if location.storage_class else None
-        self._reads = self._client(_SMALL_S, _READ_RETRIES)
-        self._small_writes = self._client(_SMALL_S, 0)
+        self._reads = self._client(SMALL_S, _READ_RETRIES)
+        self._small_writes = self._client(SMALL_S, 0)
         self._large_writes = self._client(_LARGE_S, 0)
 
     def create(self, path: str, body: bytes | tuple[FileRange, ...]) -> None:

@@ -19,7 +19,7 @@ from changefeed.upstream.contract import RENEW_S, Access, Hold
 _PD_DEADLINE_S = 3.0
 #: Who drives a changefeed has renewed its hold by then.
 WATCH_S = RENEW_S + 10.0
-_LOOK_S = 5.0
+LOOK_S = 5.0
 #: By which a renewed hold expires later, at least; what is less is rounding.
 _RENEWED_MS = 3_000
 
@@ -71,8 +71,8 @@ async def release(strays: Sequence[Stray]) -> None:
         here = [each.hold for each in strays if each.upstream == upstream]
         connected = await upstream.connect()
         try:
-            for _ in range(int(WATCH_S / _LOOK_S)):
-                await asyncio.sleep(_LOOK_S)
+            for _ in range(int(WATCH_S / LOOK_S)):
+                await asyncio.sleep(LOOK_S)
                 now = {hold.name: hold for hold in await connected.holds()}
                 for hold in here:
                     if hold.name in now and _is_renewed(hold, now[hold.name]):

@@ -25,7 +25,7 @@ from changefeed.owner.preparation.records import epoch_record, start_record
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.contract import HeldUntil, HistoryLease, Upstream
 
-_PD_DEADLINE_S = 10.0
+PD_DEADLINE_S = 10.0
 _DELETED = "it was deleted"
 
 
@@ -44,7 +44,7 @@ async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> HeldU
     ts, why = _to_hold(changefeed, state)
     if ts is None:
         return NothingToHold(why)
-    upstream = await _connect(changefeed, secrets_dir, state)
+    upstream = await connect(changefeed, secrets_dir, state)
     try:
         history = _history_lease(changefeed, upstream)
         try:
@@ -163,10 +163,10 @@ def _log(changefeed: Changefeed, secrets_dir: Path | None) -> Log:
     return Log(open_store(location.uri, locations.STATE_FIELD, location.secret), LOG)
 
 
-async def _connect(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> Upstream:
+async def connect(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> Upstream:
     """Raises NeedsHuman when PD is of another cluster than the changefeed: the history there is not the one wanted."""
     cluster_id = state.cluster_id or changefeed.spec.upstream.cluster_id or 0
-    return await locations.upstream_access(changefeed, secrets_dir).of_cluster(cluster_id).connect(_PD_DEADLINE_S)
+    return await locations.upstream_access(changefeed, secrets_dir).of_cluster(cluster_id).connect(PD_DEADLINE_S)
 
 
 async def _reach(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> Upstream | ChangefeedError:
@@ -175,7 +175,7 @@ async def _reach(changefeed: Changefeed, secrets_dir: Path | None, state: State)
     Raises InvalidSpec, Refused.
     """
     try:
-        return await _connect(changefeed, secrets_dir, state)
+        return await connect(changefeed, secrets_dir, state)
     except Refused:
         raise
     except (Unavailable, NeedsHuman) as error:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from changefeed.log.state import State
 from changefeed.model.tso import physical_ms
 
-_DAY_MS = 24 * 60 * 60 * 1000
+DAY_MS = 24 * 60 * 60 * 1000
 
 
 def expires_before(state: State, days: int) -> str | None:
@@ -21,7 +21,7 @@ def expires_before(state: State, days: int) -> str | None:
     """
     if not days or state.finished:
         return None
-    before = _day(physical_ms(state.checkpoint_ts) - days * _DAY_MS)
+    before = _day(physical_ms(state.checkpoint_ts) - days * DAY_MS)
     # Nothing was planned before the changefeed's start: what has not begun need not be given up.
     known = max(_day(physical_ms(state.from_ts)), state.expired_before)
     return before if before > known else None

@@ -269,7 +269,7 @@ class Planner:
                 f"{where}: a piece begins at or below what is planned"
             )
             assert known.raw == sum(piece.bytes for piece in known.pieces), f"{where}: its bytes are not its pieces'"
-            full = bool(known.pieces) and self._is_full(known.raw, known.ratio)
+            full = bool(known.pieces) and self.is_full(known.raw, known.ratio)
             assert not full or dispatcher in self._full, f"{where} has a full file that nobody looks for"
         with_pieces = {dispatcher for dispatcher, known in self._dispatchers.items() if known.pieces}
         assert not self._ripe & self._waiting.keys(), "one waits whose interval is over"
@@ -313,12 +313,12 @@ class Planner:
                 yield end, raw, "size"
                 raw = 0
             raw, end = raw + size, ts
-            if self._is_full(raw, ratio):
+            if self.is_full(raw, ratio):
                 at_ts = sum(piece.bytes for piece in same_end if piece.first_ts == ts)
-                yield end, raw, "oversized" if self._is_full(at_ts, ratio) else "size"
+                yield end, raw, "oversized" if self.is_full(at_ts, ratio) else "size"
                 raw = 0
 
-    def _is_full(self, raw: int, ratio: float) -> bool:
+    def is_full(self, raw: int, ratio: float) -> bool:
         return raw * ratio >= self._file_size or raw >= self._entry_raw_cap
 
     def _planned(self, now: float, cut: Cut) -> None:
@@ -332,7 +332,7 @@ class Planner:
         """Who is cut before its interval is over: a turn's share of those that have waited for half of it."""
         half_ago = now - self._flush_interval_s / 2
         old = takewhile(lambda d: self._dispatchers[d].since <= half_ago, self._waiting)
-        slow = (d for d in old if not self._is_full(2 * self._dispatchers[d].raw, self._dispatchers[d].ratio))
+        slow = (d for d in old if not self.is_full(2 * self._dispatchers[d].raw, self._dispatchers[d].ratio))
         return set(islice(slow, math.ceil(self.dirty / turns)))
 
     def _is_dirty(self, dispatcher: int) -> bool:
@@ -346,7 +346,7 @@ class Planner:
 
     def _mark_full(self, dispatcher: int) -> None:
         known = self._dispatchers[dispatcher]
-        if self._is_full(known.raw, known.ratio):
+        if self.is_full(known.raw, known.ratio):
             self._full.add(dispatcher)
 
     def _unmark(self, dispatcher: int) -> None:

@@ -196,7 +196,7 @@ class Meter:
             last_error=self.last_error,
             ddl=(state.last_ddl[0], state.last_statement) if state.last_ddl else None,
             copied=copied,
-            mode=_mode(spans.files.readers.values()),
+            mode=mode_of(spans.files.readers.values()),
         )
 
     def _modes(self) -> None:
@@ -309,7 +309,7 @@ class Meter:
         return f"Running, epoch {state.epoch.number}{copied and '; '}{copied}."
 
 
-def _mode(readers: Iterable[Reader]) -> str:
+def mode_of(readers: Iterable[Reader]) -> str:
     """Of a run: the archive as soon as one puller's buffer has overflowed."""
     buffers = [reader.in_buffer for reader in readers if reader.has_buffer]
     if not buffers:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 #: Silence after which a process should be killed. Who watches the JVM kills it before: this is for when that hangs too.
 SILENT_S = 15.0
-_TURN_EVERY_S = 0.5
-_STATUS_WAIT_S = 5.0
+TURN_EVERY_S = 0.5
+STATUS_WAIT_S = 5.0
 _STATUS_KEPT_S = 1.0  # one answer serves all who ask so soon after it
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
 
@@ -99,7 +99,7 @@ class Health:
 
     def _turn(self) -> None:
         self._turned_at = time.monotonic()
-        self._next = self._loop.call_later(_TURN_EVERY_S, self._turn)
+        self._next = self._loop.call_later(TURN_EVERY_S, self._turn)
 
 
 class Inquiry:
@@ -116,9 +116,9 @@ class Inquiry:
         asked = None
         try:
             asked = asyncio.run_coroutine_threadsafe(answer := self._answer(), self._loop)
-            return asked.result(_STATUS_WAIT_S)
+            return asked.result(STATUS_WAIT_S)
         except TimeoutError:
-            raise Unavailable(f"The driver's event loop has not answered for {_STATUS_WAIT_S:g} s.") from None
+            raise Unavailable(f"The driver's event loop has not answered for {STATUS_WAIT_S:g} s.") from None
         except RuntimeError:  # of a loop that is closed
             raise Unavailable("The driver ends.") from None
         finally:

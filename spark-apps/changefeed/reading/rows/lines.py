@@ -21,7 +21,7 @@ import pyarrow.json
 from changefeed.reading.failures import Break
 from changefeed.reading.rows.formats import Format
 
-_BLOCK = 8 << 20
+BLOCK = 8 << 20
 _HEADER = ["ticdc-meta$operation", "ticdc-meta$table", "ticdc-meta$schema", "ticdc-meta$commit-ts"]
 _OPS = {"INSERT": "I", "UPDATE": "U", "DELETE": "D"}
 
@@ -140,9 +140,9 @@ def _in_blocks(read: Callable[[pa.NativeFile, int], pa.Table], body: memoryview)
     Everything is read before the first piece is given: Arrow's threads never have work left when nobody takes the rest.
     """
     try:
-        rows = read(_source(body), _BLOCK)
+        rows = read(_source(body), BLOCK)
     except pa.ArrowInvalid as error:
-        if len(body) < _BLOCK or "straddl" not in str(error):
+        if len(body) < BLOCK or "straddl" not in str(error):
             raise
         rows = read(_source(body), len(body) + 1)
     for batch in rows.to_batches():

@@ -37,7 +37,7 @@ from changefeed.sink.iceberg.tables import RESTORE, Change, InitialTable, LakeTa
 
 RECORD, CHECKPOINT, TRUNCATED = "changefeed.record", "changefeed.checkpoint-ts", "changefeed.truncated-ts"
 
-_AT_ONCE = 16  # tables
+AT_ONCE = 16  # tables
 _WITHOUT_ROWS = frozenset(
     {Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION, Action.EXCHANGE_TABLE_PARTITION}
 )
@@ -57,7 +57,7 @@ class IcebergDriver(SinkDriver):
         """`there`: definition and version of the table that each dispatcher is of."""
         self._endpoint, self._tables, self._upsert = endpoint, tables, upsert
         self._there = dict(there)
-        self._pool = ThreadPoolExecutor(_AT_ONCE, "table")
+        self._pool = ThreadPoolExecutor(AT_ONCE, "table")
 
     def create(self) -> None:
         """All tables stand in the catalog. Only where no driver has followed a DDL yet: it may have renamed them."""

@@ -44,8 +44,8 @@ CATALOG = "spec.sink.iceberg.catalog"
 _NAME = "changefeed"  # of a database's tables, where the resource says none
 _DRIVERS = {"mysql": "mysql+pymysql", "postgresql": "postgresql+pg8000", "sqlite": "sqlite"}
 #: Who is silent for so long gets the request again, or is told of as away; pyiceberg itself would wait for ever.
-_ANSWER_S = 60
-_PATIENCE = {"mysql": ("connect_timeout", "read_timeout"), "postgresql": ("timeout",)}
+ANSWER_S = 60
+PATIENCE = {"mysql": ("connect_timeout", "read_timeout"), "postgresql": ("timeout",)}
 _TLS = {"mysql": "ssl", "postgresql": "ssl_context"}
 _OF_CERTIFICATES = re.compile("CERTIFICATE|UNKNOWN_CA")  # as OpenSSL names reasons and alerts
 _REGION = "us-east-1"
@@ -60,7 +60,7 @@ class _Adapter(HTTPAdapter):
         super().__init__()
 
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override] # as sessions call it
-        options["timeout"] = options.get("timeout") or _ANSWER_S
+        options["timeout"] = options.get("timeout") or ANSWER_S
         if self._tls is not None:  # by its files alone: a context of ours would be given the system's CAs too
             ca, certificate, key = map(_path, tls_files(self._tls))
             options |= {"verify": ca, "cert": certificate and (certificate, key)}
@@ -99,7 +99,7 @@ class _SqlCatalog(SqlCatalog):
 
     def _prepare(self, dialect: Dialect, _: object, __: object, parameters: dict[str, Any]) -> None:
         """Of each connection, what can't stand in a URL: PostgreSQL's driver takes no number from there."""
-        parameters.update(dict.fromkeys(_PATIENCE.get(dialect.name, ()), _ANSWER_S))
+        parameters.update(dict.fromkeys(PATIENCE.get(dialect.name, ()), ANSWER_S))
         if self._tls is not None:
             parameters[_TLS[dialect.name]] = tls_context(self._tls)
 

@@ -30,7 +30,7 @@ from changefeed.sink.typed import typed
 #: What the bytes depend on beyond rows and config (rule 10).
 FINGERPRINT = f"iceberg-2 parquet-{pa.__version__}"
 
-_GROUP_ROWS = 1 << 17
+GROUP_ROWS = 1 << 17
 
 
 def encode_files(
@@ -53,7 +53,7 @@ def encode_files(
         spooled = pa.PythonFile(_Spooled(spool), "w")
         with pq.ParquetWriter(spooled, schema, compression="zstd", store_decimal_as_integer=True) as writer:
             for table in tables:
-                writer.write_table(table, row_group_size=_GROUP_ROWS)
+                writer.write_table(table, row_group_size=GROUP_ROWS)
 
     upsert = entry.options["mode"] == "upsert"
     schema = file_schema(entry.table, entry.columns, upsert=upsert)
@@ -81,15 +81,15 @@ def _behind(first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """All rows in tables of one chunk and _GROUP_ROWS rows, but for the last, which may be empty if it is the only
+    """All rows in tables of one chunk and GROUP_ROWS rows, but for the last, which may be empty if it is the only
     one.
     """
     waiting: pa.Table | None = None
     for table in tables:
         waiting = table if waiting is None else pa.concat_tables([waiting, table])
-        while waiting.num_rows > _GROUP_ROWS:
-            yield waiting.slice(0, _GROUP_ROWS).combine_chunks()
-            waiting = waiting.slice(_GROUP_ROWS)
+        while waiting.num_rows > GROUP_ROWS:
+            yield waiting.slice(0, GROUP_ROWS).combine_chunks()
+            waiting = waiting.slice(GROUP_ROWS)
     if waiting is not None:
         yield waiting.combine_chunks()
 

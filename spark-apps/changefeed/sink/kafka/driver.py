@@ -18,7 +18,7 @@ from changefeed.sink.kafka.options import cloud_events, progress_topic, rules_of
 from changefeed.sink.kafka.to_all import Fence, ToAll
 from changefeed.sink.kafka.topics import create_topic
 
-_PROGRESS_PARTITIONS = 8
+PROGRESS_PARTITIONS = 8
 
 
 class Topics:
@@ -33,7 +33,7 @@ class Topics:
     def make(self, tables: Iterable[TableInfo]) -> None:
         """The default one, those of the tables, and the progress topic where there is one."""
         if self._job.exactly_once:
-            self._create(progress_topic(), _PROGRESS_PARTITIONS, compacted=True)
+            self._create(progress_topic(), PROGRESS_PARTITIONS, compacted=True)
         self.of("", "")
         for table in tables:
             self.of(table.schema_name, table.name)

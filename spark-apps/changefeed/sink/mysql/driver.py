@@ -238,13 +238,13 @@ class MysqlDriver(SinkDriver):
             while not _has_locked(session, repr(build.ddl)):
                 pass  # a former driver's is still under way, which may take hours
             if not int(session.rows(self._table.read(build.ddl))[0][0]):
-                while _look(session, build.table) == build.look and not self._is_built(session, build):
+                while _look(session, build.table) == build.look and not self.is_built(session, build):
                     time.sleep(_ASK_S)
                 session.run([self._table.end(build.ddl)])
 
         self._in_session(run)
 
-    def _is_built(self, session: Session, build: Build) -> bool:
+    def is_built(self, session: Session, build: Build) -> bool:
         """By this call. No: TiDB is at it, for a connection that is gone; there its lock is no longer held."""
         try:
             _run(session, build.statements)

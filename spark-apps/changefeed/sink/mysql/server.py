@@ -20,7 +20,7 @@ from changefeed.schema.sql.dialect import TIDB, Dialect
 from changefeed.sink.mysql.failures import failure, is_of_client, too_large
 
 #: Every session has them: a row's text means the same on each server, and one that has frozen loses its locks soon.
-_SESSION = (
+SESSION = (
     b"SET NAMES utf8mb4",
     b"SET SESSION wait_timeout=60, time_zone='+00:00', foreign_key_checks=0, sql_mode="
     b"'STRICT_TRANS_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES'",
@@ -36,7 +36,7 @@ _TIDB_SESSION = (
 _MARIADB_SESSION = (b"SET SESSION innodb_snapshot_isolation=ON",)
 #: How long a server may take over the statements of a batch.
 ANSWER_S = 120
-_CONNECT_S, _IDLE_S = 10, 30
+_CONNECT_S, IDLE_S = 10, 30
 _HEAD = 64  # of a packet, more than enough
 
 Row = tuple[bytes, ...]
@@ -82,7 +82,7 @@ class Session:
 
     def begin(self) -> None:
         """Before calls that one connection must answer: a new one, if the server may close this one as idle."""
-        if time.monotonic() - self._used_s > _IDLE_S:
+        if time.monotonic() - self._used_s > IDLE_S:
             self.close()
 
     @property
@@ -186,7 +186,7 @@ class Session:
             write_timeout=self._answer_s,
             **options,
         )
-        for statement in _SESSION:
+        for statement in SESSION:
             connection.query(statement)
         with connection.cursor() as cursor:
             cursor.execute(b"SELECT @@max_allowed_packet, VERSION()")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from changefeed.errors import NeedsHuman, NotFound
 from changefeed.objectstore import ObjectStore
 
-_KNOWN = 10_000  # objects; some 3 MB
+KNOWN = 10_000  # objects; some 3 MB
 
 
 class LastWritten:
@@ -26,7 +26,7 @@ class LastWritten:
 
     def keep(self, path: str, value: int, etag: str) -> None:
         self._known[path] = value, etag
-        if len(self._known) > _KNOWN:
+        if len(self._known) > KNOWN:
             self._known.popitem(last=False)
 
 

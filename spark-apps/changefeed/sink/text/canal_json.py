@@ -29,7 +29,7 @@ VERSION = 1
 _TYPES = {OP_DELETE: "DELETE", OP_UPDATE: "UPDATE", OP_INSERT: "INSERT"}
 _LOGICAL_BITS = pa.scalar(18, pa.uint64())
 #: Constants repeat in each line: of a wide table, so many bytes of them are in memory at a time.
-_CONSTANT_BYTES = 256 << 20
+CONSTANT_BYTES = 256 << 20
 
 _Parts = list[str | pa.Array]
 
@@ -65,7 +65,7 @@ def fingerprint() -> str:
 
 def encode(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> Iterator[pa.Buffer]:
     """The lines of `records`, which have `old_columns`, in pieces of bounded size."""
-    rows = max(1, _CONSTANT_BYTES // _constant_bytes(records.shown, fmt))
+    rows = max(1, CONSTANT_BYTES // _constant_bytes(records.shown, fmt))
     for start in range(0, len(records.op), rows):
         yield text_of(lines(sliced(records, start, rows), pd_ms, fmt))
 

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # PySpark is not loaded here: what starts a JVM asks this module how, and has better things to do before.
-_JARS = Path(str(getattr(find_spec("pyspark"), "origin", ""))).parent / "jars"
+JARS = Path(str(getattr(find_spec("pyspark"), "origin", ""))).parent / "jars"
 _JVM = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr "
     # The classes are those that are installed, and it starts processes without a helper that is one itself.
@@ -35,8 +35,8 @@ _SAME_ADDRESSES = ("setarch", "--addr-no-randomize")
 _DUMP = ("-Xshare:dump", "-Xint", "-Xmx1g")
 _MOST_DUMPS = 8
 #: Made while a program runs, so that no jar has them, and what only `-Xshare:dump` would understand.
-_NO_CLASS = re.compile(r"[@#]|.*\$Proxy\d|.*\$\$Lambda")
-_SCRIPTS_MAIN = "org.apache.spark.deploy.SparkSubmit"
+NO_CLASS = re.compile(r"[@#]|.*\$Proxy\d|.*\$\$Lambda")
+SCRIPTS_MAIN = "org.apache.spark.deploy.SparkSubmit"
 _SLOWS_ANY_START = "--add-modules=jdk.incubator.vector"  # for machine learning; without, Java's own archive is used
 
 
@@ -66,7 +66,7 @@ def make(classes: Path | None = None) -> Path | None:
     scratch = Path(tempfile.mkdtemp(dir=archive.parent))
     try:
         made = scratch / "classes.jsa"
-        _run_spark(_JVM if classes else f"{_JVM} -XX:ArchiveClassesAtExit={made}", scratch)
+        run_spark(_JVM if classes else f"{_JVM} -XX:ArchiveClassesAtExit={made}", scratch)
         if classes:
             _dump(classes, made)
         if made.exists():
@@ -85,7 +85,7 @@ def jars_in_order() -> str:
     Spark itself names the folder with a `*`, which stands for whatever order the file system has. A JVM takes an
     archive only when its class path begins with the one that the archive was made for.
     """
-    jars = sorted(_JARS.glob("*.jar"), key=lambda jar: (not jar.name.startswith("slf4j-api-"), jar.name))
+    jars = sorted(JARS.glob("*.jar"), key=lambda jar: (not jar.name.startswith("slf4j-api-"), jar.name))
     return ":".join(map(str, jars))
 
 
@@ -93,10 +93,10 @@ def write_list(file: Path) -> None:
     """The names of the classes that a run loads from jars or from Java, sorted."""
     scratch = Path(tempfile.mkdtemp())
     try:
-        _run_spark(
+        run_spark(
             f"{_JVM.replace('-Xshare:auto', '-Xshare:off')} -XX:DumpLoadedClassList={scratch / 'loaded'}", scratch
         )
-        loaded = {line for line in (scratch / "loaded").read_text().splitlines() if not _NO_CLASS.match(line)}
+        loaded = {line for line in (scratch / "loaded").read_text().splitlines() if not NO_CLASS.match(line)}
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     file.write_text("".join(f"{name}\n" for name in sorted(loaded)))
@@ -137,7 +137,7 @@ def _path() -> Path | None:
     if java is None:
         return None
     binary = Path(java).resolve()
-    installed = max(int(jar.stat().st_mtime) for jar in _JARS.iterdir())
+    installed = max(int(jar.stat().st_mtime) for jar in JARS.iterdir())
     content = _hash(f"{version('pyspark')} {installed} {binary} {int(binary.stat().st_mtime)} {_JVM}")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "changefeed" / f"spark-classes-{_hash(str(Path(sys.prefix).resolve()))}-{content}.jsa"
@@ -159,19 +159,19 @@ def _forget_older(archive: Path) -> None:
             other.unlink(missing_ok=True)
 
 
-def _asked(process: Path, java_options: str) -> list[str]:
+def asked_of(process: Path, java_options: str) -> list[str]:
     """Java's command with what Spark's script had added; `process`: of the JVM, below /proc.
 
     Where an image is built for another processor, an emulator and its own arguments come before Java.
     """
     arguments = (process / "cmdline").read_text().split("\0")
-    del arguments[arguments.index(_SCRIPTS_MAIN) :]
+    del arguments[arguments.index(SCRIPTS_MAIN) :]
     java = max(index for index, each in enumerate(arguments) if Path(each).name == "java")
     ours = {*java_options.split(), _SLOWS_ANY_START}
     return [each for each in arguments[java:] if each not in ours]
 
 
-def _run_spark(java_options: str, scratch: Path) -> None:
+def run_spark(java_options: str, scratch: Path) -> None:
     """As a changefeed does: a job of Python tasks, once."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -193,7 +193,7 @@ def _run_spark(java_options: str, scratch: Path) -> None:
         gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
     process = Path("/proc") / str(gateway.proc.pid)
     if process.exists():  # Linux has it
-        (scratch / "classes.json").write_text(json.dumps(_asked(process, java_options)))
+        (scratch / "classes.json").write_text(json.dumps(asked_of(process, java_options)))
     context = SparkContext(conf=conf, gateway=gateway)
     context.setJobGroup("changefeed", "as a run has one", interruptOnCancel=True)
     context.parallelize(range(2), 2).mapPartitionsWithIndex(lambda _, rows: rows).count()

@@ -28,7 +28,7 @@ from changefeed.spark.worker.worker_daemon import TASK, be, load
 
 _LOADED = (TASK, "pyspark.daemon", "pyspark.worker")
 _STANDARD_STREAMS = 3
-_END_S = 5.0
+END_S = 5.0
 
 
 class ForkServer:
@@ -59,7 +59,7 @@ class ForkServer:
     def close(self) -> None:
         """Close it, once the JVM has ended."""
         try:
-            self._process.communicate(timeout=_END_S)
+            self._process.communicate(timeout=END_S)
         except subprocess.TimeoutExpired:  # it is frozen
             self._process.kill()
             self._process.communicate()

@@ -16,7 +16,7 @@ from changefeed.verify.kafka.stored import LinePosition, StoredLines
 _BATCH = 4096  # messages
 _CALL_S = 10.0
 _WAIT_S = 0.2  # for a batch to become full
-_SILENT_S = 30.0
+SILENT_S = 30.0
 
 
 def read_topics(
@@ -85,7 +85,7 @@ def _read(
     while open_parts:
         if batch := consumer.consume(_BATCH, _WAIT_S):
             heard_s = time.monotonic()
-        elif time.monotonic() - heard_s > _SILENT_S:
+        elif time.monotonic() - heard_s > SILENT_S:
             (topic, partition), *_ = sorted(open_parts)
             raise NotVerifiable(
                 f"Topic {topic}, partition {partition} can't be read to offset {ends[topic, partition]}: a transaction "

@@ -199,7 +199,7 @@ async def _check_tables(subject: StoredSubject, lives: list[Life], sink: files.S
     upto_ts = subject.checkpoint_ts
     remaining = {p: d for p, d in sink.directories.items() if (files.version_of(p, level) or 0) <= upto_ts}
     for life in lives:
-        await check_table(subject, life, _directories_of(life, remaining), sink.schemas, ledger)
+        await check_table(subject, life, directories_of(life, remaining), sink.schemas, ledger)
     result.tables = len({life.physical_id for life in lives if not life.has_ended})
     ((result.transactions,),) = ledger.run("SELECT count(*) FROM (SELECT DISTINCT * FROM transactions)")
     for path in sorted(remaining):
@@ -265,7 +265,7 @@ def _check_published(state: State, sink: files.SinkFiles, result: Result) -> Non
             result.problem(f"{hole} is missing: {directory.index_file} publishes {directory.published} files.")
 
 
-def _directories_of(life: Life, remaining: dict[str, files.DirectoryFiles]) -> list[files.DirectoryFiles]:
+def directories_of(life: Life, remaining: dict[str, files.DirectoryFiles]) -> list[files.DirectoryFiles]:
     """Its directories by their dates. They are taken out of `remaining`."""
     mine = sorted(
         path for path in remaining if path == life.directory_stem or path.startswith(f"{life.directory_stem}/")

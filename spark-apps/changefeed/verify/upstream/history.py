@@ -29,7 +29,7 @@ from changefeed.wire import cdcpb_pb2
 from changefeed.wire.thinned import MessageColumns
 
 _REQUEST = 1
-_CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 8 << 20
 
 _DELETE = int(cdcpb_pb2.Event.Row.DELETE)
 _PREWRITE, _COMMITTED = int(cdcpb_pb2.Event.PREWRITE), int(cdcpb_pb2.Event.COMMITTED)
@@ -82,7 +82,7 @@ class Collected:
         return pa.concat_tables(self._tables)
 
 
-class _RegionNotReadable(Exception):
+class RegionNotReadable(Exception):
     """The region can't be read as it was looked up, or not yet."""
 
 
@@ -100,16 +100,16 @@ async def read_history(
             for region in await pd.scan_regions(start, end):
                 upper = min(region.end_key, last) if region.end_key else last
                 if upper > cursor:
-                    await _read_region(pd, region, (cursor, upper), (after_ts, upto_ts), into, patience)
+                    await read_region(pd, region, (cursor, upper), (after_ts, upto_ts), into, patience)
                     await into.keep()
                     cursor = upper
                     attempts.progress()
-        except (_RegionNotReadable, Transient) as why:
+        except (RegionNotReadable, Transient) as why:
             await into.drop()
             await attempts.pause(str(why).rstrip("."), base=0.02)
 
 
-async def _read_region(
+async def read_region(
     pd: PdClient,
     region: LocatedRegion,
     span: tuple[bytes, bytes],
@@ -117,7 +117,7 @@ async def _read_region(
     into: VersionSink,
     patience: float,
 ) -> None:
-    """Add the versions inside `span` (encoded) with a commit ts in `bounds`. Raises _RegionNotReadable, Transient."""
+    """Add the versions inside `span` (encoded) with a commit ts in `bounds`. Raises RegionNotReadable, Transient."""
     channel = pd.store_channel(await pd.store_address(region.leader_store_id))
     call: Any = channel.stream_stream(
         change_data.METHOD, request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString
@@ -133,9 +133,9 @@ async def _read_region(
         if refused := kept_out(f"Store {region.leader_store_id}", "TiKV", error):
             raise refused from error
         pd.forget_store(region.leader_store_id)
-        raise _RegionNotReadable(f"store {region.leader_store_id} does not answer: {reason(error)}") from error
+        raise RegionNotReadable(f"store {region.leader_store_id} does not answer: {reason(error)}") from error
     except TimeoutError as error:
-        raise _RegionNotReadable(f"region {region.id} is silent") from error
+        raise RegionNotReadable(f"region {region.id} is silent") from error
     finally:
         call.cancel()
 
@@ -143,14 +143,14 @@ async def _read_region(
 async def _versions(
     call: Any, region: LocatedRegion, chunk: _VersionChunk, patience: float
 ) -> AsyncGenerator[pa.Table]:
-    """Until the region's scan is complete. Raises _RegionNotReadable, TimeoutError."""
+    """Until the region's scan is complete. Raises RegionNotReadable, TimeoutError."""
     while not chunk.is_last:
         async with asyncio.timeout(patience):
             message = await call.read()
         if not isinstance(message, bytes):
-            raise _RegionNotReadable(f"the stream of region {region.id} ended")
+            raise RegionNotReadable(f"the stream of region {region.id} ended")
         chunk.take(message)
-        if chunk.is_last or chunk.size >= _CHUNK_BYTES:
+        if chunk.is_last or chunk.size >= CHUNK_BYTES:
             yield chunk.versions()
 
 
@@ -172,7 +172,7 @@ class _VersionChunk:
         self._tables: list[pa.Table] = []
 
     def take(self, message: bytes) -> None:
-        """Raises _RegionNotReadable when the region can't be read now."""
+        """Raises RegionNotReadable when the region can't be read now."""
         batch = _columns().of([message])
         events = batch.column("events").flatten()
         if events.field("error").null_count < len(events):
@@ -216,12 +216,12 @@ class _VersionChunk:
         prewrites = rows["start_ts"].filter(pc.equal(rows["type"], _PREWRITE))
         first = pc.min(prewrites).as_py()
         if first is not None and first <= self._bounds[1]:
-            raise _RegionNotReadable(f"a transaction that began at {first}, before the checkpoint, is still open")
+            raise RegionNotReadable(f"a transaction that began at {first}, before the checkpoint, is still open")
 
     def _refuse(self, message: bytes) -> None:
         for event in cdcpb_pb2.ChangeDataEvent.FromString(message).events:
             if event.region_id == self._region_id and event.HasField("error"):
-                raise _RegionNotReadable(f"region {event.region_id} answers {' '.join(str(event.error).split())}")
+                raise RegionNotReadable(f"region {event.region_id} answers {' '.join(str(event.error).split())}")
 
 
 @cache

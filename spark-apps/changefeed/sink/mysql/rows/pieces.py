@@ -12,7 +12,7 @@ from changefeed.sink.mysql.rows.changes import Rows
 from changefeed.sink.mysql.rows.literals import identifier, joined
 
 _STATEMENT_BYTES = 1 << 20
-_STATEMENT_ROWS = 999  # MariaDB makes a subquery of a longer IN
+STATEMENT_ROWS = 999  # MariaDB makes a subquery of a longer IN
 
 
 def conditions(handle: Sequence[str], values: Mapping[str, pa.Array]) -> tuple[bytes, bytes, bytes, pa.BinaryArray]:
@@ -46,7 +46,7 @@ def parts(rows: Rows, bounds: Rows) -> list[Rows]:
     if not len(rows):
         return []
     sizes = bounds[rows + 1] - bounds[rows]
-    by_size, by_count = (sizes.cumsum() - sizes) // _STATEMENT_BYTES, np.arange(len(rows)) // _STATEMENT_ROWS
+    by_size, by_count = (sizes.cumsum() - sizes) // _STATEMENT_BYTES, np.arange(len(rows)) // STATEMENT_ROWS
     return np.split(rows, np.flatnonzero(np.diff(by_size) | np.diff(by_count)) + 1)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from changefeed.sink.records import Records
 
 #: A compressor gets blocks of this size, so that its output is a function of the file's bytes alone (rule 10).
-_BLOCK = 1 << 20
+BLOCK = 1 << 20
 _GZIP = zlib.MAX_WBITS | 16
 _GZIP_LEVEL = 6
 
@@ -68,8 +68,8 @@ class Compressed:
 
     def _compressed(self, piece: pa.Buffer) -> Iterator[pa.Buffer]:
         rest = memoryview(piece)
-        while len(self._waiting) + len(rest) >= _BLOCK:
-            count = _BLOCK - len(self._waiting)
+        while len(self._waiting) + len(rest) >= BLOCK:
+            count = BLOCK - len(self._waiting)
             self._stream.write(bytes(self._waiting) + bytes(rest[:count]))
             self._waiting.clear()
             rest = rest[count:]

@@ -23,7 +23,7 @@ from changefeed.wire import pdpb_pb2
 if TYPE_CHECKING:
     from changefeed.upstream.tikv.client.pd import PdClient
 
-_REPLY_TIMEOUT = 3.0
+REPLY_TIMEOUT = 3.0
 
 
 class Timestamps:
@@ -79,12 +79,12 @@ class Timestamps:
                 if not self._wake.is_set():
                     await self._wake.wait()
                     attempts.progress()
-                await self._one_request(stream)
+                await self.one_request(stream)
                 attempts.progress()
         finally:
             stream.cancel()
 
-    async def _one_request(self, stream: grpc.aio.StreamStreamCall[Any, pdpb_pb2.TsoResponse]) -> None:
+    async def one_request(self, stream: grpc.aio.StreamStreamCall[Any, pdpb_pb2.TsoResponse]) -> None:
         self._waiting = [future for future in self._waiting if not future.done()]
         asked = self._waiting[: to_pd.MOST_TIMESTAMPS]
         if not asked:
@@ -95,7 +95,7 @@ class Timestamps:
         except asyncio.InvalidStateError:  # while nobody asked; `read` would say so, `write` doesn't
             raise _Broken("PD ended the Tso stream") from None
         try:
-            async with asyncio.timeout(_REPLY_TIMEOUT):  # not wait_for: a `close` together with the reply would be lost
+            async with asyncio.timeout(REPLY_TIMEOUT):  # not wait_for: a `close` together with the reply would be lost
                 response = await stream.read()
         except TimeoutError:
             raise _Broken("PD's Tso stream does not answer") from None

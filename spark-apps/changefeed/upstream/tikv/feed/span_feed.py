@@ -55,7 +55,7 @@ from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes, encode_bytes
 from changefeed.wire import cdcpb_pb2
 
-_PD_DOWN_SECONDS = 2.0
+PD_DOWN_SECONDS = 2.0
 
 
 @dataclass(eq=False)
@@ -262,7 +262,7 @@ class SpanFeed:
             try:
                 safepoint = await self._pd.gc_safepoint()
             except (Transient, Unavailable):
-                await self._clock.sleep(_PD_DOWN_SECONDS)
+                await self._clock.sleep(PD_DOWN_SECONDS)
                 self._to_confirm.set()
                 continue
             verdict = self._history.judge(asked, safepoint)
@@ -396,7 +396,7 @@ class SpanFeed:
             self.metrics.errors["copy"] += 1
             if isinstance(error, Refused):
                 self._stopped.met(Stopped(READ, REFUSED, str(error)), self._clock.monotonic())
-            await self._clock.sleep(error.retry_after if isinstance(error, Transient) else _PD_DOWN_SECONDS)
+            await self._clock.sleep(error.retry_after if isinstance(error, Transient) else PD_DOWN_SECONDS)
         except ChangefeedError as error:
             self._fail(subscription, error)
             await asyncio.sleep(0)  # it is released, and this task cancelled with it
@@ -410,7 +410,7 @@ class SpanFeed:
             wait = error.retry_after
         except Unavailable:
             # PD is down for longer: the owner, who needs it too, says when that is too long.
-            wait = _PD_DOWN_SECONDS
+            wait = PD_DOWN_SECONDS
         for region in regions:
             store_id = subscription.leaders.pop(region.id, region.leader_store_id)
             until = min(region.end_key or end, end)
