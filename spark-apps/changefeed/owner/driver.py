@@ -54,7 +54,7 @@ from changefeed.owner.reporting.status_writer import StatusReports, StatusWriter
 from changefeed.owner.serving.calls import Calls
 from changefeed.owner.serving.http_server import Health, Inquiry, served
 from changefeed.owner.serving.service import OwnerService
-from changefeed.owner.serving.vigilance import TakePlace
+from changefeed.owner.serving.vigilance import StandIn
 from changefeed.owner.writing.writing import Run
 from changefeed.pipeline.task import PipelineJob
 from changefeed.sink.claim import identity_downstream
@@ -235,9 +235,7 @@ class Driver:
                 execute(),
                 self._tend_pullers(),
                 self._watch_execution(),
-                watch_tasks(
-                    self._execution, self._calls.vigilance, lambda: self.owner.spans.complete, self._take_place
-                ),
+                watch_tasks(self._execution, self._calls.vigilance, lambda: self.owner.spans.complete, self._stand_in),
                 self._keep_safepoint(),
                 self._expiry.keep(lambda: self.owner.state.expired_before),
                 self._keep_alive(),
@@ -371,8 +369,8 @@ class Driver:
             write = pb.Write(work=work.model_dump_json(by_alias=True).encode())
             self._service.order(task, pb.Order(write=write))
 
-    def _take_place(self, place: TakePlace) -> None:
-        self._service.order(place.number, pb.Order(pull=pb.Pull(puller=place.puller)))
+    def _stand_in(self, task: StandIn) -> None:
+        self._service.order(task.number, pb.Order(pull=pb.Pull(puller=task.puller)))
 
     async def _tend_pullers(self) -> None:
         while True:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from changefeed.errors import Unavailable
-from changefeed.owner.serving.vigilance import GiveUp, Restart, TakePlace, Tasks, Vigilance
+from changefeed.owner.serving.vigilance import GiveUp, Restart, StandIn, Tasks, Vigilance
 from changefeed.pipeline.task import PipelineJob
 from changefeed.puller.task import PullerJob
 from changefeed.wire.owner import OwnerAddress
@@ -42,7 +42,7 @@ async def watch_tasks(
     execution: Execution,
     vigilance: Vigilance,
     all_pull: Callable[[], bool],
-    take_place: Callable[[TakePlace], None],
+    stand_in: Callable[[StandIn], None],
 ) -> None:
     """Have tasks that have stopped working started again. Raises Unavailable when that does not help."""
     while True:
@@ -53,7 +53,7 @@ async def watch_tasks(
             match each:
                 case Restart(task):
                     await asyncio.to_thread(execution.restart_task, task)
-                case TakePlace():
-                    take_place(each)
+                case StandIn():
+                    stand_in(each)
                 case GiveUp(why):
                     raise Unavailable(why, "The next start resumes from the checkpoint.")

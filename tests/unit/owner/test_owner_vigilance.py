@@ -11,13 +11,13 @@ from changefeed.owner.serving.vigilance import (
     SILENT_LOOKS,
     GiveUp,
     Restart,
-    TakePlace,
+    StandIn,
     Tasks,
     Vigilance,
 )
 
 PULLER, WRITER = 0, 7  # Spark's first task has the id 0
-Found = list[Restart | TakePlace | GiveUp]
+Found = list[Restart | StandIn | GiveUp]
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_task_that_spark_cannot_end_ends_the_run(vigilance: Vigilance) -> None
 def test_a_pipeline_task_takes_the_place_of_the_only_puller_and_has_time_to_come(vigilance: Vigilance) -> None:
     vigilance.left("puller", 0)
     vigilance.look(all_pull=False)
-    assert vigilance.judge(Tasks({WRITER}, has_waiting=True)) == [TakePlace(0, puller=0)]
+    assert vigilance.judge(Tasks({WRITER}, has_waiting=True)) == [StandIn(0, puller=0)]
     vigilance.left("pipeline", 0)  # its stream ends, and nobody kills it for that
     for _ in range(SILENT_LOOKS - 1):
         vigilance.look(all_pull=False)

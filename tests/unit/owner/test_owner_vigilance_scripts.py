@@ -13,7 +13,7 @@ from pathlib import Path
 
 import datadriven
 import pytest
-from changefeed.owner.serving.vigilance import GiveUp, Kind, Restart, TakePlace, Tasks, Vigilance
+from changefeed.owner.serving.vigilance import GiveUp, Kind, Restart, StandIn, Tasks, Vigilance
 
 STORIES = sorted((Path(__file__).parent / "testdata" / "vigilance").glob("*.txt"))
 
@@ -52,11 +52,11 @@ class World:
                     yield f"look {number}: {_shown(found)}"
 
 
-def _shown(found: Restart | TakePlace | GiveUp) -> str:
+def _shown(found: Restart | StandIn | GiveUp) -> str:
     match found:
         case Restart(task):
             return f"Spark is to start task {task} again"
-        case TakePlace(number, puller):
+        case StandIn(number, puller):
             return f"pipeline task {number} is to take the place of puller {puller}"
         case GiveUp(why):
             return f"the run ends: {why}"

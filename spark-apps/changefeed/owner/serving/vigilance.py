@@ -35,7 +35,7 @@ class Restart:
 
 
 @dataclass(frozen=True)
-class TakePlace:
+class StandIn:
     """Nobody pulls, and Spark has no room for a puller: this pipeline task, by its number, is to pull in its place."""
 
     number: int
@@ -75,29 +75,29 @@ class Vigilance:
         self._asked += 1
         return not all_pull or self._asked >= ASK_LOOKS or max(self._silent.values(), default=0) >= _UNEASY_LOOKS
 
-    def judge(self, tasks: Tasks) -> list[Restart | TakePlace | GiveUp]:
+    def judge(self, tasks: Tasks) -> list[Restart | StandIn | GiveUp]:
         """`tasks`: of all of Spark."""
         self._asked = 0
         self._silent = {task: self._silent.get(task, 0) for task in tasks.running}
         self._kills = {task: times for task, times in self._kills.items() if task in self._silent}
-        found: list[Restart | TakePlace | GiveUp] = []
+        found: list[Restart | StandIn | GiveUp] = []
         for task, looks in self._silent.items():
             if looks >= SILENT_LOOKS:
                 self._silent[task] = 0
                 self._kills[task] = self._kills.get(task, 0) + 1
                 found.append(Restart(task) if self._kills[task] <= KILLS else GiveUp(_UNENDING.format(task)))
         if tasks.has_waiting and self._silent and self._silent.keys() <= self._pipeline_tasks():
-            found.append(self._place())
+            found.append(self._stand_in())
         return found
 
     def _pipeline_tasks(self) -> set[int]:
         return {task for (kind, _), task in self._streams.items() if kind == "pipeline"}
 
-    def _place(self) -> TakePlace:
+    def _stand_in(self) -> StandIn:
         """All that runs are pipeline tasks; one of them then has as long to come as a puller as any other."""
         number = min(number for (kind, number), task in self._streams.items() if task in self._silent)
         self._silent[self._streams.pop(("pipeline", number))] = 0
-        return TakePlace(number, puller=0)
+        return StandIn(number, puller=0)
 
 
 _UNENDING = "Spark's task {} has stopped working, and Spark can't end it."
