@@ -1,4 +1,4 @@
-"""Who is told about verify's progress."""
+"""Who is told how far a reader of a sink has got."""
 
 from __future__ import annotations
 
