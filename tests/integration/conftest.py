@@ -162,7 +162,7 @@ class Changefeed:
     def checkpoint(self) -> int:
         """The published checkpoint, or where nothing is published the recorded one; 0 while there is none."""
         if "storage" not in self.spec["sink"]:
-            return Log(LocalStore(self.log.parent), "log").read().checkpoint_ts if self.log.exists() else 0
+            return Log(LocalStore(self.log.parent)).read().checkpoint_ts if self.log.exists() else 0
         metadata = self.lake / "metadata"
         return int(json.loads(metadata.read_text())["checkpoint-ts"]) if metadata.exists() else 0
 

@@ -56,7 +56,7 @@ class Lake:
             return 0
 
     def log(self) -> State:
-        return Log(self.state, "log").read()
+        return Log(self.state).read()
 
     def files(self) -> list[str]:
         return [path for path, _ in self.sink.list() if path.endswith(".csv")]

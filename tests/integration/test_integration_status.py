@@ -152,7 +152,7 @@ async def test_a_driver_that_was_taken_over_has_no_last_word(world: World, api: 
     run = reporting_run(world, api)
     await run.until(lambda: api.asked and world.checkpoint(), "it runs")
     mine = EpochRecord.model_validate(world.records("epoch")[0])
-    Log(LocalStore(world.log.parent), "log").claim_epoch(
+    Log(LocalStore(world.log.parent)).claim_epoch(
         lambda before: mine.model_copy(update={"n": before.n + 1, "epoch": 2, "nonce": "another"})
     )
     before = len(api.asked)

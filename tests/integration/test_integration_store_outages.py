@@ -87,7 +87,7 @@ async def test_rule_6_a_driver_that_was_taken_over_while_it_waited_is_fenced(
         proxy.strike = everything(AWAY)
         await feed.troubled(run, "")
         state = open_store(versitygw.uri(tmp_path.name + STATE + "/default/test/local"))
-        log = Log(state, "log")
+        log = Log(state)
         mine = EpochRecord.model_validate_json(state.get("log/00000000000000000002.json").body)
         log.claim_epoch(
             lambda before: mine.model_copy(
@@ -154,7 +154,7 @@ async def test_more_than_a_thousand_objects_in_a_folder(
     feed, proxy = own
     await run_once(feed)
     store = open_store(versitygw.uri(tmp_path.name + STATE + "/default/test/local"))
-    log = Log(store, "log")
+    log = Log(store)
     state = log.read()
     mine = EpochRecord.model_validate_json(store.get("log/00000000000000000002.json").body)
     for _ in range(1010):

@@ -103,7 +103,7 @@ async def test_rule_14_hold_of_lost_history_says_so(world: World) -> None:
 
 async def test_hold_beside_a_driver_that_has_gone_on_is_no_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await ran(world)
-    log = Log(LocalStore(world.log.parent), "log")
+    log = Log(LocalStore(world.log.parent))
     log.read()
     real = Safepoint.hold
 
@@ -186,7 +186,7 @@ async def test_close_of_one_that_has_never_run_keeps_it_from_running(world: Worl
 async def test_close_is_done_again_when_another_is_faster(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its epoch and its `closed` a driver takes over: that one is taken over in turn."""
     await ran(world, attempt=3)
-    claim, other, late = Log.claim_epoch, Log(LocalStore(world.log.parent), "log"), iter([True])
+    claim, other, late = Log.claim_epoch, Log(LocalStore(world.log.parent)), iter([True])
 
     def overtaken(self: Log, make_record: Any) -> Any:
         state = claim(self, make_record)

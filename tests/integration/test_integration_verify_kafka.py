@@ -92,7 +92,7 @@ class Scene:
         self._config = effective(changefeed)
         self._options = self._config["spec"]["sink"]["kafka"]
         self._job = KafkaJob(kafka_endpoint(changefeed), True, False)
-        log = Log(open_store((folder / "state" / "default" / "test" / "local").as_uri()), "log")
+        log = Log(open_store((folder / "state" / "default" / "test" / "local").as_uri()))
         cluster = upstream.cluster.cluster_id
         log.append(StartRecord(n=1, epoch=0, nonce="a", start_ts=start_ts, cluster_id=cluster, uid="local"))
         epoch = EpochRecord(n=2, epoch=1, nonce="a", attempt=0, host="h", pid=1, config=self._config, versions={})

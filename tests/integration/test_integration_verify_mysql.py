@@ -128,7 +128,7 @@ class Scene:
         }
         self.file.write_text(json.dumps(resource))
         config = effective(parse(self.file.read_text()))
-        self.log = log = Log(open_store(self.store_uri), "log")
+        self.log = log = Log(open_store(self.store_uri))
         log.append(
             StartRecord(n=1, epoch=0, nonce="a", start_ts=start_ts, cluster_id=upstream.cluster.cluster_id, uid="local")
         )

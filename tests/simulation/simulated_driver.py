@@ -79,7 +79,7 @@ class Driver(Process):
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, f"driver {number}")
         self.nonce = f"{number:x}{world.network.getrandbits(28):07x}"
-        self.log = Log(self.store, "log", self.sleep)
+        self.log = Log(self.store, self.sleep)
         self.sink = Sink(self)
         self.clock_ms = world.network.choice((0, -_DAY_MS, _DAY_MS))
         self.run = Run(0, self.nonce, "codec", in_order=world.database is not None, ahead=world.ahead)

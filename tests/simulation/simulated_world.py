@@ -261,7 +261,7 @@ class World:
 
     def check(self) -> None:
         """The whole store, by a reader to whom nothing happens."""
-        self.oracles.check_store(Log(Steady(self.store), "log").read)  # type: ignore[arg-type]
+        self.oracles.check_store(Log(Steady(self.store)).read)  # type: ignore[arg-type]
         if self.database is not None:
             self.database.check_syncpoints(self.oracles.state.checkpoint_ts)
 

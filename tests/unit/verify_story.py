@@ -123,7 +123,7 @@ async def write_story(folder: Path, story: Story, **filter_: Any) -> StorySink:
         await _write(lake, upstream.pd, story, config, upto_ts)
     finally:
         await upstream.close()
-    log = Log(open_store((folder / "state").as_uri()), "log")
+    log = Log(open_store((folder / "state").as_uri()))
     log.append(
         StartRecord(n=1, epoch=0, nonce="a", start_ts=story.start_ts, cluster_id=story.cluster.cluster_id, uid="local")
     )

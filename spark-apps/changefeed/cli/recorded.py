@@ -54,7 +54,7 @@ class Logs:
                     self._listed_at = float("-inf")
         for location in (*self._folders, *self._below):
             try:
-                state = Log(open_store(location.uri, _STATE, location.secret), LOG).read()
+                state = Log(open_store(location.uri, _STATE, location.secret)).read()
             except ChangefeedError as error:
                 problems.append(str(error))
                 continue

@@ -67,11 +67,10 @@ class _Listing:
 
 
 class Log:
-    """The records below the folder `prefix` of `store`. `state` is what it has read and appended so far."""
+    """The records below LOG in `store`. `state` is what it has read and appended so far."""
 
-    def __init__(self, store: ObjectStore, prefix: str, sleep: Callable[[float], None] | None = None) -> None:
+    def __init__(self, store: ObjectStore, sleep: Callable[[float], None] | None = None) -> None:
         self.store = store
-        self._prefix = prefix.rstrip("/")
         self.patience = Patience(sleep=sleep)  # as at start; a run has more
         self._kept: set[int] = set()  # numbers known to be of kinds that are never deleted
         self._folded = 0  # number of the newest snapshot known
@@ -161,22 +160,19 @@ class Log:
 
     @property
     def _where(self) -> str:
-        return f"{self.store.uri.rstrip('/')}/{self._prefix}"
-
-    def _path(self, name: str) -> str:
-        return f"{self._prefix}/{name}" if self._prefix else name
+        return f"{self.store.uri.rstrip('/')}/{LOG}"
 
     def _record_path(self, n: int) -> str:
-        return self._path(f"{n:020}.json")
+        return f"{LOG}/{n:020}.json"
 
     def _snapshot_path(self, n: int) -> str:
-        return self._path(f"snapshot-{n:020}.json")
+        return f"{LOG}/snapshot-{n:020}.json"
 
     def _list(self) -> _Listing:
         records: list[int] = []
         snapshots: list[int] = []
-        for path, _ in self._retry(lambda: self.store.list(self._prefix)):
-            if match := _NAME.fullmatch(path.removeprefix(self._path(""))):
+        for path, _ in self._retry(lambda: self.store.list(LOG)):
+            if match := _NAME.fullmatch(path.removeprefix(f"{LOG}/")):
                 (snapshots if match[1] else records).append(int(match[2]))
         return _Listing(tuple(sorted(records)), tuple(sorted(snapshots)))
 

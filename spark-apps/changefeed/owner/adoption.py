@@ -113,7 +113,7 @@ def _look(changefeed: Changefeed, secrets_dir: Path | None, cluster_id: int, pd_
     for store in {id(store): store for store in (sink, old, new)}.values():
         held.callback(store.release)
         store.hold()
-    state = Log(old, LOG).read()
+    state = Log(old).read()
     if state.n == 0 or state.uid != claim.uid:
         raise NeedsHuman(
             f"The log of {sink.uri} is not at {old.uri}, where its claim says it is.",
@@ -128,7 +128,7 @@ def _look(changefeed: Changefeed, secrets_dir: Path | None, cluster_id: int, pd_
     check_same(changefeed, state, cluster_id)
     check_newest(state, old.uri, generation_folder(sink, state.generation))
     if old is not new:
-        found = Log(new, LOG).read()
+        found = Log(new).read()
         if found.n > state.n or (found.n and new.get(_FIRST).body != old.get(_FIRST).body):
             raise NeedsHuman(
                 f"There is a log of another changefeed at {new.uri} already.", "Choose another spec.state.id."
@@ -147,13 +147,13 @@ def _carry_out(plan: _Plan) -> None:
     for generation in range(1, plan.state.generation + 1):
         hand_over(generation_folder(plan.sink, generation), plan.claim, plan.new.uri, generation)
     # A cache of drivers that can't come back; the next one pulls again from the checkpoint.
-    epoch = Log(plan.old, LOG).read().epoch
+    epoch = Log(plan.old).read().epoch
     RunFolder(plan.old.location, epoch.number, epoch.nonce).delete_lower_epochs()
 
 
 def _close(plan: _Plan) -> None:
     """Whoever drove it last is superseded for good; whoever it had superseded before may come back."""
-    log, nonce = Log(plan.old, LOG), secrets.token_hex(8)
+    log, nonce = Log(plan.old), secrets.token_hex(8)
     state = log.read()
     if state.closed and state.released:
         return  # it was done before

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from changefeed.errors import ChangefeedError
-from changefeed.log.log import LOG, Log
+from changefeed.log.log import Log
 from changefeed.log.state import State
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.open import open_store
@@ -48,12 +48,12 @@ def known_of(store: ObjectStore) -> KnownFormats:
     """What is known of the sink in a store."""
     try:
         state_store = open_store(owner(store).state_uri)
-        state = Log(state_store, LOG).read()
+        state = Log(state_store).read()
         spec = state.epoch.config["spec"]
     except (ChangefeedError, KeyError) as failure:
         return KnownFormats(_assumed, unknown=getattr(failure, "message", "The log is empty."))
     try:
-        formats = read_formats(state_store, LOG, spec)
+        formats = read_formats(state_store, spec)
     except NotVerifiable as refused:
         return KnownFormats(_assumed, state, refused.message, refused)
     return KnownFormats(lambda path: formats.of(path)[0], state)

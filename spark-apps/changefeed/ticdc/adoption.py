@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from changefeed.errors import Conflict, InvalidSpec, NeedsHuman
-from changefeed.log.log import LOG, Log
+from changefeed.log.log import Log
 from changefeed.log.records import StartRecord
 from changefeed.log.state import State
 from changefeed.objectstore.open import Store, open_store
@@ -73,7 +73,7 @@ async def adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None = None, c
     try:
         with ExitStack() as held:
             state_store, sink = await asyncio.to_thread(_open, changefeed, secrets_dir, held)
-            log = Log(state_store, LOG)
+            log = Log(state_store)
             state = await asyncio.to_thread(_begun, changefeed, log, state_store.uri, sink)
             check_same(changefeed, state, upstream.cluster_id)
             paths = await _unchanging(sink)

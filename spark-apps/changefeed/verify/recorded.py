@@ -10,7 +10,7 @@ from pathlib import Path
 
 from changefeed.errors import Conflict, StateInUse
 from changefeed.filter.ddl import ignores_ddl
-from changefeed.log.log import LOG, Log
+from changefeed.log.log import Log
 from changefeed.log.state import State
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.open import Store, open_store
@@ -41,7 +41,7 @@ class StateLog:
 
     def read(self) -> State:
         """Raises NotVerifiable when nothing has run."""
-        state = Log(self.store, LOG).read()
+        state = Log(self.store).read()
         if state.epoch.number == 0:
             raise NotVerifiable(
                 f"The changefeed's log is not at {self.store.uri}.",

@@ -102,7 +102,7 @@ class Fed:
         return Maintained(self.spark, self.catalog, self.lake, "bank", name, rng, self.quiet)
 
     def checkpoint(self) -> int:
-        return Log(LocalStore(self.folder / "state" / "default" / "test" / "local"), "log").read().checkpoint_ts
+        return Log(LocalStore(self.folder / "state" / "default" / "test" / "local")).read().checkpoint_ts
 
     def wait_until_passed(self) -> None:
         now = self.upstream.tidb.now()

@@ -160,7 +160,7 @@ class World:
         assert self.start(point, at).reaches(point)
 
     def log(self) -> State:
-        return Log(LocalStore(self.state), "log").read()
+        return Log(LocalStore(self.state)).read()
 
     def sink(self) -> dict[str, bytes]:
         """What a run to the target leaves for readers, the same each time."""

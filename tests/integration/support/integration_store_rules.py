@@ -225,7 +225,7 @@ def test_rule_8_metadata_ends_well_whatever_becomes_of_the_answer(
     faulty: tuple[FaultyProxy, Store], fault: str
 ) -> None:
     proxy, store = faulty
-    log = Log(store, "log", lambda _: None)
+    log = Log(store, lambda _: None)
     publication = StorageDriver(store, log.poll_fence, Patience(sleep=lambda _: None))
     for ts in (100, 200, 150):
         proxy.faults = [fault, fault]
@@ -246,7 +246,7 @@ def test_rule_8_a_late_zombie_does_not_shrink_metadata(faulty: tuple[FaultyProxy
 
 def test_rule_16_a_record_ends_well_whatever_becomes_of_its_answer(faulty: tuple[FaultyProxy, Store]) -> None:
     proxy, store = faulty
-    log = Log(store, "log", lambda _: None)
+    log = Log(store, lambda _: None)
     for n, fault in enumerate((LOST, REFUSED, REPEATED), start=1):
         proxy.faults = [fault]
         if n == 1:
@@ -254,7 +254,7 @@ def test_rule_16_a_record_ends_well_whatever_becomes_of_its_answer(faulty: tuple
         else:
             log.claim_epoch(lambda state: epoch_record(state))
     assert [path for path, _ in store.list("log")] == [f"log/{n:020}.json" for n in (1, 2, 3)]
-    assert Log(store, "log").read() == log.state
+    assert Log(store).read() == log.state
 
 
 def epoch_record(state: State) -> EpochRecord:

@@ -46,7 +46,7 @@ def driver(name: str = "orders", **changes: Any) -> DriverStatus:
 def write_log(folder: Path, name: str = "orders") -> None:
     """Record 1 and an epoch: a changefeed that has started."""
     folder.mkdir(parents=True)
-    log = Log(open_store(folder.as_uri()), "log")
+    log = Log(open_store(folder.as_uri()))
     log.append(StartRecord(n=1, epoch=0, nonce="a", start_ts=compose(NOW_MS - 9_000), cluster_id=7, uid="local"))
     config = {
         "metadata": {"namespace": "shop", "name": name, "uid": "local"},

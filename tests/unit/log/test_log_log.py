@@ -21,7 +21,7 @@ def path(n: int) -> str:
 
 
 def open_log(store: MemoryStore) -> Log:
-    return Log(store, "log", sleep=lambda seconds: None)
+    return Log(store, sleep=lambda seconds: None)
 
 
 def claimed(store: MemoryStore, nonce: str, attempt: int = 0) -> Log:
@@ -377,7 +377,7 @@ class Driver:
 
     def _run(self) -> None:
         try:
-            self._drive(Log(MemoryStore(self.objects, self._before), "log", sleep=lambda seconds: None))
+            self._drive(Log(MemoryStore(self.objects, self._before), sleep=lambda seconds: None))
             self.outcome = "done"
         except Fenced:
             self.outcome = "fenced"

@@ -55,7 +55,7 @@ class World:
     def _log(self, driver: str) -> Log:
         if driver not in self._logs:
             store = MemoryStore(self._objects, lambda call, path: self._before(driver, call, path))
-            self._logs[driver] = Log(store, "log", sleep=lambda _: None)
+            self._logs[driver] = Log(store, sleep=lambda _: None)
         return self._logs[driver]
 
     def _before(self, driver: str, call: str, path: str) -> Fault:

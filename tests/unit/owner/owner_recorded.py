@@ -82,7 +82,7 @@ class Recorded:
     def __init__(self, folder: Path, lake: Path, kind: str, name: str, ddls: int) -> None:
         """`ddls`: how many were executed before it."""
         self.kind, self.now = kind, 0.0
-        self.log = Log(LocalStore(folder), "log")
+        self.log = Log(LocalStore(folder))
         if self.log.read().n == 0:
             self.log.append(StartRecord(n=1, epoch=0, nonce=name, start_ts=START_TS, cluster_id=7, uid="local"))
         sink = CHANGED.get(kind, KINDS[kind]) if ddls else KINDS[kind]

@@ -205,7 +205,7 @@ async def test_rule_7_what_a_driver_runs_is_not_adopted(
     monkeypatch.setattr(adoption_module, "LocalStore", Shared)
     with pytest.raises(StateInUse, match="Changefeed shop/orders, uid A, runs"):
         await adopt(make("B", "orders"), confirmed=True)
-    assert not Log(old.log.store, "log").read().closed
+    assert not Log(old.log.store).read().closed
 
 
 async def test_rule_6_a_duplicate_that_is_deleted_closes_nothing_of_the_one_that_runs(

@@ -76,7 +76,7 @@ class World:
         """One that has a log and a hold; the folder of its log."""
         changefeed = parse(self.file(name).read_text())
         folder = Path(locations.state_location(changefeed).uri.removeprefix("file://"))
-        log = Log(LocalStore(folder), LOG)
+        log = Log(LocalStore(folder))
         log.read()
         cluster_id = self.cluster.cluster_id
         log.append(StartRecord(n=1, epoch=0, nonce="n", start_ts=TS, cluster_id=cluster_id, uid=changefeed.identity))

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from changefeed.cli.main import main
 from changefeed.errors import Conflict, NeedsHuman, Unavailable
-from changefeed.log.log import LOG, Log
+from changefeed.log.log import Log
 from changefeed.log.records import StartRecord
 from changefeed.model.tso import MAX_TS
 from changefeed.objectstore import Location
@@ -75,7 +75,7 @@ def _run(state: Location, name: str, **more: str) -> None:
     }
     changefeed = parse(json.dumps(resource))
     store = LocalStore(_path(locations.state_location(changefeed)))
-    log = Log(store, LOG)
+    log = Log(store)
     log.read()
     log.append(StartRecord(n=1, epoch=0, nonce="n", start_ts=TS, cluster_id=7, uid=changefeed.identity))
     log.claim_epoch(lambda before: epoch_record(changefeed, before, "n", 0))

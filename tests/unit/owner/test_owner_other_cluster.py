@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.log.log import LOG, Log
+from changefeed.log.log import Log
 from changefeed.log.records import StartRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import locations
@@ -44,7 +44,7 @@ async def test_hold_and_close_do_nothing_at_another_cluster(other: DevCluster, t
     if by == "the log":
         folder = Path(locations.state_location(changefeed).uri.removeprefix("file://"))
         start = StartRecord(n=1, epoch=0, nonce="a", start_ts=7, cluster_id=5, uid="local")
-        Log(LocalStore(folder), LOG).append(start)
+        Log(LocalStore(folder)).append(start)
     for command in (hold, close):
         with pytest.raises(NeedsHuman, match=f"belongs to cluster {other.cluster_id}, not to 5"):
             await command(changefeed)

@@ -32,7 +32,7 @@ class Disturbed(LocalStore):
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    opened = Log(LocalStore(tmp_path / "state"), "log")
+    opened = Log(LocalStore(tmp_path / "state"))
     opened.append(made.start())
     opened.claim_epoch(lambda before: made.epoch(before, "a"))
     return opened
@@ -60,7 +60,7 @@ def test_rule_8_after_a_lost_swap_the_log_is_read_then_the_object_again(tmp_path
 
 
 def test_rule_8_a_lost_swap_with_a_newer_epoch_in_the_log_is_fenced(tmp_path: Path, log: Log) -> None:
-    other = Log(LocalStore(tmp_path / "state"), "log")
+    other = Log(LocalStore(tmp_path / "state"))
     other.claim_epoch(lambda before: made.epoch(before, "b"))
     sink = Disturbed(tmp_path / "lake", [Conflict("changed")])
     with pytest.raises(Fenced, match="epoch 2"):

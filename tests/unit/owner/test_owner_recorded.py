@@ -21,7 +21,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def test_a_log_of_0_1_0_says_what_is_written_and_what_is_not(kind: str, tmp_path: Path) -> None:
     shutil.copytree(LOGS / kind / "log", tmp_path / "log")
-    state = Log(LocalStore(tmp_path), "log").read()
+    state = Log(LocalStore(tmp_path)).read()
     assert (state.checkpoint_ts - START_TS, state.rows) == (29, 6)
     ends = [[e.dispatcher, e.from_.commit_ts - START_TS, e.to.commit_ts - START_TS] for _, e in state.open_entries()]
     assert ends == [[P0, 29, 60], [ORDERS, 60, 95]]

@@ -69,7 +69,7 @@ async def test_files_without_commit_ts_are_refused_by_the_option_that_they_need(
 async def test_a_folder_whose_first_days_have_expired_is_refused(story: Story, tmp_path: Path) -> None:
     sink = await write_story(tmp_path, story)
     log = tmp_path / "state" / "log"
-    state = Log(LocalStore(tmp_path / "state"), "log").read()
+    state = Log(LocalStore(tmp_path / "state")).read()
     expired = ExpireRecord(n=state.n + 1, epoch=state.epoch.number, nonce=state.epoch.nonce, before="2026-11-20")
     (log / f"{state.n + 1:020}.json").write_bytes(encode_record(expired))
     with pytest.raises(NotRestorable, match="from before 2026-11-20 have expired"):
@@ -116,7 +116,7 @@ async def test_a_folder_that_ticdc_began_gives_what_was_before_and_rows_that_sta
     (lake / "metadata").write_text(json.dumps({"checkpoint-ts": 30}))
     state = (tmp_path / "state").as_uri()
     (lake / ".changefeed-owner.json").write_text(json.dumps({"uid": "local", "stateUri": state}))
-    log = Log(open_store(state), "log")
+    log = Log(open_store(state))
     log.append(StartRecord(n=1, epoch=0, nonce="a", start_ts=20, cluster_id=1, uid="local", adopted=adopted))
     storage = {"uri": lake.as_uri(), "protocol": "csv", "csv": {"includeCommitTs": True}}
     spec = {"upstream": {"pdAddresses": ["http://pd:1"]}, "filter": {"rules": ["shop.*"]}, "sink": {"storage": storage}}

@@ -90,7 +90,7 @@ class Scene:
         await asyncio.to_thread(self._write, changefeed, info, changes, commit)
 
     def _write(self, changefeed: Changefeed, info: TableInfo, changes: Changes, commit: bool) -> None:
-        log = Log(open_store((self.folder / "state" / "default" / "test" / "local").as_uri()), "log")
+        log = Log(open_store((self.folder / "state" / "default" / "test" / "local").as_uri()))
         cluster_id = self.cluster.cluster_id
         log.append(StartRecord(n=1, epoch=0, nonce="a", start_ts=self.start_ts, cluster_id=cluster_id, uid="local"))
         config = effective(changefeed)

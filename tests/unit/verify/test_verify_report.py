@@ -270,7 +270,7 @@ async def test_a_checkpoint_that_moves_while_it_is_read_is_no_break(
 ) -> None:
     """The driver appends and publishes between verify's two reads."""
     sink = write_sink(tmp_path, shop)
-    log = Log(open_store(sink.state.as_uri()), "log")
+    log = Log(open_store(sink.state.as_uri()))
     log.read()
 
     class Meanwhile(Log):

@@ -96,7 +96,7 @@ def changefeed_of(folder: Path, shop: Shop, **kafka: Any) -> Changefeed:
         },
     }
     changefeed = parse(json.dumps(resource))
-    log = Log(open_store((folder / "default" / "test" / "local").as_uri()), "log")
+    log = Log(open_store((folder / "default" / "test" / "local").as_uri()))
     cluster = shop.cluster.cluster_id
     log.append(StartRecord(n=1, epoch=0, nonce="a", start_ts=shop.start_ts, cluster_id=cluster, uid="local"))
     config = effective(changefeed)

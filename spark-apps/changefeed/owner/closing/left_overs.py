@@ -85,7 +85,7 @@ async def close_left_over(state: Location, folder: str, secrets_dir: Path | None
     if found.is_driven:
         raise Conflict(f"{folder} has a live driver.", "Delete its Changefeed or stop the driver first.")
     location = _location(state, folder)
-    recorded = await asyncio.to_thread(lambda: Log(open_store(location.uri, "--state", location.secret), LOG).read())
+    recorded = await asyncio.to_thread(lambda: Log(open_store(location.uri, "--state", location.secret)).read())
     try:
         await close(_changefeed(recorded, location, secrets_dir), secrets_dir, location)
     except (Unavailable, Transient, NeedsHuman) as error:
@@ -107,7 +107,7 @@ def _look(state: Location, folder: str, event_bytes: int, now_ms: int) -> StateF
     except Conflict:
         is_locked = True
     try:
-        recorded, problem = Log(store, LOG).read(), ""
+        recorded, problem = Log(store).read(), ""
     except NeedsHuman as error:
         recorded, problem = State(), error.message
     changefeed = None
@@ -153,4 +153,4 @@ def _changefeed(recorded: State, location: Location, secrets_dir: Path | None) -
 
 
 def _is_closed(location: Location) -> bool:
-    return Log(open_store(location.uri, "--state", location.secret), LOG).read().closed
+    return Log(open_store(location.uri, "--state", location.secret)).read().closed

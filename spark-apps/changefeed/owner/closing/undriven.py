@@ -15,7 +15,7 @@ from pathlib import Path
 from changefeed.errors import ChangefeedError, Fenced, NeedsHuman, Refused, Unavailable
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.log.history import is_of_another
-from changefeed.log.log import LOG, Log
+from changefeed.log.log import Log
 from changefeed.log.records import ClosedRecord, EpochRecord, StartRecord
 from changefeed.log.state import State
 from changefeed.objectstore import Location
@@ -77,7 +77,7 @@ async def close(changefeed: Changefeed, secrets_dir: Path | None = None, locatio
     """
     location = location or locations.state_location(changefeed, secrets_dir)
     store = open_store(location.uri, locations.STATE_FIELD, location.secret)
-    state = await asyncio.to_thread(Log(store, LOG).read)
+    state = await asyncio.to_thread(Log(store).read)
     if _is_left_to_another(state, changefeed.metadata.uid):
         return False
     async with AsyncExitStack() as stack:
@@ -90,7 +90,7 @@ async def close(changefeed: Changefeed, secrets_dir: Path | None = None, locatio
         if closed_now is None:
             return False
         await asyncio.to_thread(_delete_events, store)
-        state = await asyncio.to_thread(Log(store, LOG).read)
+        state = await asyncio.to_thread(Log(store).read)
         if is_of_another(state, changefeed.metadata.uid):
             return closed_now  # what is held by now is held for that one
         if isinstance(upstream, ChangefeedError):
@@ -124,7 +124,7 @@ def _is_left_to_another(state: State, uid: str) -> bool:
 
 def _append_closed(changefeed: Changefeed, store: Store) -> bool | None:
     """Whether it is closed now; False: it was before. None: it is left to another."""
-    log, nonce, uid = Log(store, LOG), secrets.token_hex(8), changefeed.metadata.uid
+    log, nonce, uid = Log(store), secrets.token_hex(8), changefeed.metadata.uid
     while not (state := log.read()).closed or is_of_another(state, uid):
         if _is_left_to_another(state, uid):
             return None
@@ -154,13 +154,13 @@ def _closing_epoch(changefeed: Changefeed, before: State) -> EpochRecord:
 
 def _delete_events(store: Store) -> None:
     """Of all drivers before the closing epoch (rule 21)."""
-    state = Log(store, LOG).read()
+    state = Log(store).read()
     RunFolder(store.location, state.epoch.number, state.epoch.nonce).delete_lower_epochs()
 
 
 def _log(changefeed: Changefeed, secrets_dir: Path | None) -> Log:
     location: Location = locations.state_location(changefeed, secrets_dir)
-    return Log(open_store(location.uri, locations.STATE_FIELD, location.secret), LOG)
+    return Log(open_store(location.uri, locations.STATE_FIELD, location.secret))
 
 
 async def connect(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> Upstream:

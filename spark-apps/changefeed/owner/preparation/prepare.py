@@ -18,7 +18,7 @@ from changefeed.eventstore.run_folder import RunFolder
 from changefeed.filter.rows import fingerprint as filter_fingerprint
 from changefeed.filter.selection import Selection
 from changefeed.log.history import check_claim
-from changefeed.log.log import LOG, Log
+from changefeed.log.log import Log
 from changefeed.log.state import State
 from changefeed.model.table_copy import COPY_TICKS
 from changefeed.objectstore.local import LocalStore
@@ -87,7 +87,7 @@ def check_attempt(changefeed: Changefeed, attempt: int, secrets_dir: Path | None
     may happen before it.
     """
     location = locations.state_location(changefeed, secrets_dir)
-    state = Log(open_store(location.uri, locations.STATE_FIELD, location.secret), LOG).read()
+    state = Log(open_store(location.uri, locations.STATE_FIELD, location.secret)).read()
     check_claim(state, changefeed.metadata.uid, attempt, location.uri)
 
 
@@ -106,7 +106,7 @@ async def prepare(
     """
     uid, identity = changefeed.metadata.uid, changefeed.identity
     alive = None if isinstance(state_store, LocalStore) else Alive(state_store, uid, changefeed.name)
-    log = Log(state_store, LOG)
+    log = Log(state_store)
     state = await asyncio.to_thread(log.read)
     if state.n:
         check_claim(state, uid, attempt, state_store.uri)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from changefeed.errors import NotFound
+from changefeed.log.log import LOG
 from changefeed.objectstore import ObjectStore
 from changefeed.reading.failures import NotVerifiable
 from changefeed.schema.table_info import BLOBS, ColumnInfo
@@ -180,11 +181,11 @@ class Formats:
         return [known] if known else self._epochs
 
 
-def read_formats(store: ObjectStore, log: str, current: Mapping[str, Any]) -> Formats:
-    """From the records that are left in the log (folder `log` of `store`); `current`: the newest effective spec."""
+def read_formats(store: ObjectStore, current: Mapping[str, Any]) -> Formats:
+    """From the records that are left in the log below `store`; `current`: the newest effective spec."""
     configs: dict[int, Format] = {}
     epochs_of: dict[str, int] = {}
-    for path, _ in store.list(log):
+    for path, _ in store.list(LOG):
         if not _RECORD.fullmatch(path):
             continue
         try:

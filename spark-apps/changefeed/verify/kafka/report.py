@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from changefeed.log.log import LOG
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.reading.rows.formats import Formats, read_formats
 from changefeed.sink.kafka.claim import kafka_endpoint
@@ -41,7 +40,7 @@ async def verify(
     # Before the topics: rows up to its checkpoint stand there by now.
     state = recorded.read()
     config = state.epoch.config
-    formats = read_formats(recorded.store, LOG, config["spec"])
+    formats = read_formats(recorded.store, config["spec"])
     endpoint = kafka_endpoint(changefeed, secrets_dir)
     rules = rules_of(
         config["spec"]["sink"]["kafka"], endpoint.topic, config["spec"]["filter"].get("caseSensitive", False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from changefeed.filter.selection import Selection
-from changefeed.log.log import LOG, Log
+from changefeed.log.log import Log
 from changefeed.log.state import State
 from changefeed.objectstore.open import open_store
 from changefeed.owner.locations import state_location, upstream_access
@@ -136,7 +136,7 @@ def _at_generation(state: State, number: int, sink_uri: str) -> State:
 def _read_log(sink: StoredSink, sink_uri: str, owner: files.SinkOwner) -> tuple[State, Formats]:
     uid, state_uri = owner.uid, owner.state_uri
     store = open_store(state_uri, secret=sink.state_secret)
-    state = Log(store, LOG).read()
+    state = Log(store).read()
     if state.epoch.number == 0:
         raise NotVerifiable(
             f"The changefeed's log is not at {state_uri}, which {files.OWNER} in {sink_uri} names.",
@@ -147,7 +147,7 @@ def _read_log(sink: StoredSink, sink_uri: str, owner: files.SinkOwner) -> tuple[
             f"{sink_uri} belongs to changefeed {uid!r}, but the log at {state_uri} is of {state.uid!r}.",
             "The sink or the state was copied or replaced; verify needs both as the changefeed left them.",
         )
-    return state, read_formats(store, LOG, state.epoch.config["spec"])
+    return state, read_formats(store, state.epoch.config["spec"])
 
 
 def _is_checkpoint_right(published: int, state: State, result: Result) -> bool:
