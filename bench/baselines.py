@@ -30,7 +30,7 @@ def receive(pd: str, start_ts: str, target_ts: str, rows: int) -> dict[str, floa
 
 
 def cat(files: Sequence[Path], copy: Path, rows: int) -> dict[str, float]:
-    """What writing the same bytes takes."""
+    """Return what writing the same bytes takes."""
     before, began = getrusage(RUSAGE_CHILDREN), time.monotonic()
     with copy.open("wb") as out:
         subprocess.run(["cat", *files], check=True, stdout=out)

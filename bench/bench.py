@@ -35,7 +35,7 @@ def measure(case: Case, repeat: int, verify: bool) -> Result:
 
 
 def said(result: Result) -> str:
-    """What a case came to, in lines."""
+    """Return what a case came to, in lines."""
     lines = [
         f"{result.name}: {result.rows:,} rows in {result.wall_s:.1f} s = {result.rows_per_s:,.0f} rows/s, "
         f"verified: {result.verified}"

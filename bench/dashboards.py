@@ -82,7 +82,7 @@ class Operators:
             self.node.end(f"changefeed-{name}-driver", end)
 
     def refuse(self, seconds: float) -> None:
-        """What the operators want to write, although there is something to be written."""
+        """Return what the operators want to write, although there is something to be written."""
         with self.proxy.refusing(503):
             self.restart("stock", "prices", "search")
             time.sleep(seconds)
@@ -200,7 +200,7 @@ def _has_written_the_load(run: Run) -> bool:
 
 
 def ask(server: Prometheus, board: str, panels: list[dict[str, Any]], window: Window) -> dict[int, list[Series]]:
-    """What each panel shows, by id. Ends the process when one shows nothing that must not be empty."""
+    """Return what each panel shows, by id. Ends the process when one shows nothing that must not be empty."""
     answers: dict[int, list[Series]] = {}
     empty = []
     for panel in panels:

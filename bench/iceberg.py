@@ -66,7 +66,7 @@ def _used(run: Run) -> tuple[float, float]:
 
 
 def _snapshots(uri: str, after_ms: float, until_ms: float) -> tuple[int, np.ndarray[Any, np.dtype[np.float64]]]:
-    """Those that were made in between: how many, and how far each was behind the checkpoint that it tells."""
+    """Return those that were made in between: how many, and how far each was behind the checkpoint that it tells."""
     catalog = SqlCatalog("changefeed", uri=uri)
     lags = [
         snapshot.timestamp_ms - _checkpoint_ms(snapshot)

@@ -41,7 +41,7 @@ class Cluster:
     ready: dict[str, Any]
 
     def next_line(self) -> dict[str, Any]:
-        """What it prints when its workload has ended."""
+        """Return what it prints when its workload has ended."""
         return _next_line(self.process)
 
     def begin_workload(self) -> None:
@@ -240,7 +240,7 @@ def _free_port() -> int:
 
 
 def runs_of(report: Path) -> list[dict[str, Any]]:
-    """What an earlier report has, each with the commit and the CPU that were measured; none if there is none."""
+    """Return what an earlier report has, each with the commit and the CPU that were measured; none if there is none."""
     if not report.exists():
         return []
     earlier = json.loads(report.read_text())

@@ -119,7 +119,7 @@ def _by_dag(keys: list[np.ndarray]) -> None:
 
 
 def _by_union_sets(keys: list[np.ndarray]) -> int:
-    """How often all had to be written before the next row could be given out."""
+    """Say how often all had to be written before the next row could be given out."""
     held: list[set[int]] = [set() for _ in range(_WORKERS)]
     stalls, turn = 0, 0
     for hashes in keys:

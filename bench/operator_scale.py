@@ -165,7 +165,7 @@ def _is_quiet(operator: Operator) -> bool:
 def _steady(
     cluster: ControlPlane, operator: Operator, spark: PlayedSpark, before: dict[str, float], seconds: float
 ) -> dict[str, Any]:
-    """What the operator does while nothing happens but the drivers' reports."""
+    """Return what the operator does while nothing happens but the drivers' reports."""
     writes, reports, cpu_s = len(_writes(cluster)), spark.reports, operator.cpu_s()
     time.sleep(seconds)
     after = operator.numbers()

@@ -49,7 +49,7 @@ class Watch:
         self.warned = self.warned or metric("changefeed_owner_state_info", "Warning") == 1
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = _DEADLINE_S) -> float:
-        """How long it took."""
+        """Say how long it took."""
         began = time.monotonic()
 
         def looked() -> object:

@@ -174,7 +174,7 @@ def pictures(report: dict[str, Any]) -> dict[str, str]:
 
 
 def _steps(lag: dict[str, int]) -> dict[str, float]:
-    """What each percentile has above the one before."""
+    """Return what each percentile has above the one before."""
     return {"p50": lag["p50"], "p99": lag["p99"] - lag["p50"], "p999": lag["p999"] - lag["p99"]}
 
 

@@ -42,7 +42,7 @@ class Prometheus:
     scrape_s: int
 
     def range(self, query: str, legend: str, window: Window) -> list[Series]:
-        """What a panel shows of `query` over time. `legend`: as Grafana takes it, with {{label}}."""
+        """Return what a panel shows of `query` over time. `legend`: as Grafana takes it, with {{label}}."""
         found = self._ask("query_range", query=query, start=window.start, end=window.end, step=window.step)
         return _series(found, legend, "values")
 
@@ -61,7 +61,7 @@ class Prometheus:
 
 
 def _series(found: list[dict[str, Any]], legend: str, field: str) -> list[Series]:
-    """Those with a number: a quotient or quantile of nothing is NaN, which Grafana does not draw."""
+    """Return those with a number: a quotient or quantile of nothing is NaN, which Grafana does not draw."""
     made = []
     for one in found:
         labels: dict[str, str] = one["metric"]

@@ -220,7 +220,7 @@ def _outage(seconds: float, feeds: list[Feed], shop: Shop) -> dict[str, list[int
 
 
 def _told(broker: Broker, topic: str) -> Counter[bytes]:
-    """How often each row is there, by its key."""
+    """Say how often each row is there, by its key."""
     return Counter(message.key()[_HEADER:] for message in messages_of(broker.cluster, topic))
 
 

@@ -177,7 +177,7 @@ class Nemesis(threading.Thread):
 
 
 def judged(samples: Sequence[Sample]) -> list[str]:
-    """What is wrong, a sentence each; see the module's docstring."""
+    """Return what is wrong, a sentence each; see the module's docstring."""
     limits = {
         "event_store_bytes": _EVENT_QUOTA,
         "puller_rss": _PYTHON + 2 * _PULLER_QUOTA,
@@ -229,7 +229,7 @@ def picture(samples: Sequence[Sample], harms: Sequence[float], title: str) -> st
 
 
 def _cores(samples: Sequence[Sample]) -> list[float]:
-    """What the driver used since the sample before."""
+    """Return what the driver used since the sample before."""
     used = [
         (after.driver_cpu_s - before.driver_cpu_s) / max(after.second - before.second, 1e-9)
         for before, after in pairwise(samples)

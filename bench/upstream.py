@@ -251,7 +251,7 @@ def _signalled(*numbers: int) -> threading.Event:
 
 
 def _written(upstream: Upstream, rate: float, rows: int | None, ends: Sequence[threading.Event]) -> int:
-    """How many rows a writer with a thread of its own has written when it is done, or told to end."""
+    """Say how many rows a writer with a thread of its own has written when it is done, or told to end."""
     told = threading.Event()
     with ThreadPoolExecutor(1, "writer") as pool:
         writing = pool.submit(upstream.write, told, rate, rows)

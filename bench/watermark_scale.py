@@ -111,7 +111,7 @@ def _locked(dice: random.Random) -> tuple[list[WatermarkAdvancer], int]:
 
 
 def _bytes_a_key() -> float:
-    """What the old mechanism holds of one."""
+    """Return what the old mechanism holds of one."""
     advancer = WatermarkAdvancer(spares_large=False)
     tracemalloc.start()
     advancer.locked(1, (b"t" + number.to_bytes(26, "big") for number in range(KEYS_WEIGHED)))

@@ -132,7 +132,7 @@ def verify(before: int) -> int:
 
 
 def checkpoint() -> int:
-    """What the sink publishes; 0: nothing yet."""
+    """Return what the sink publishes; 0: nothing yet."""
     try:
         return int(json.loads((LAKE / "metadata").read_bytes())["checkpoint-ts"])
     except FileNotFoundError:

@@ -186,7 +186,7 @@ class FrozenHistory:
         return max(shard.commit_of(shard.transactions - 1) for shard in shards)
 
     def pieces(self, start: bytes, end: bytes) -> list[ShardPart]:
-        """What lies in the raw [start, end), in key order; an empty `end` has no bound."""
+        """Return what lies in the raw [start, end), in key order; an empty `end` has no bound."""
         begin = max(bisect_right(self._lows, start) - 1, 0)
         stop = bisect_left(self._lows, end) if end else len(self._lows)
         found = []
@@ -210,7 +210,7 @@ class FrozenHistory:
 
 
 def _rank(shard: Shard, key: bytes) -> int:
-    """How many of the shard's keys are below `key`."""
+    """Say how many of the shard's keys are below `key`."""
     handles = range(shard.first, shard.last + 1)
     return bisect_left(handles, key, key=lambda handle: keys.record_key(shard.table_id, handle))
 

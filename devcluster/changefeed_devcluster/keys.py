@@ -122,7 +122,7 @@ def meta_string(name: str) -> bytes:
 
 
 def meta_hash_prefix(name: str) -> bytes:
-    """What all fields of a hash begin with."""
+    """Return what all fields of a hash begin with."""
     return _meta_prefix(name, "h")
 
 

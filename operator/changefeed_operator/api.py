@@ -198,7 +198,7 @@ def label_of(raw: Json, label: str) -> str:
 
 
 def is_hands_off(changefeed: Json) -> bool:
-    """Whether reconciliation is paused by annotation."""
+    """Tell whether reconciliation is paused by annotation."""
     return text_at(changefeed, "metadata", "annotations", RECONCILE) == "paused"
 
 

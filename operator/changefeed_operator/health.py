@@ -42,7 +42,7 @@ class Vitals:
 
 
 def sick(vitals: Vitals) -> list[str]:
-    """Why the process should be restarted; empty while it is healthy."""
+    """Say why the process should be restarted; empty while it is healthy."""
     reached = vitals.lease_age < REACHED
     problems = [
         f"the {kind} watch has been silent for {age:.0f} s although the API server responds"
@@ -57,7 +57,7 @@ def sick(vitals: Vitals) -> list[str]:
 
 
 def unready(vitals: Vitals) -> list[str]:
-    """Why it can't do its work now; empty if it can, or could as the leader."""
+    """Say why it can't do its work now; empty if it can, or could as the leader."""
     problems = sick(vitals)
     if vitals.waits_for:
         problems.append(vitals.waits_for)

@@ -115,7 +115,7 @@ class Wanted:
 
 
 def wanted(observed: Observed, settings: Settings) -> Wanted:
-    """What the live Changefeed asks for, as far as it is valid."""
+    """Return what the live Changefeed asks for, as far as it is valid."""
     live = observed.changefeed or {}
     paused = api.mapping_at(live, "spec").get("paused") is True
     fixed_state = api.text_at(live, "status", "stateUri")

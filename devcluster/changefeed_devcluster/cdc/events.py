@@ -95,7 +95,7 @@ def change_rows(change: StoreChange, rows: Iterable[RowChange]) -> list[Encoded]
 
 
 def scan_rows(found: Iterable[Lock | ScannedVersion]) -> list[Encoded]:
-    """What an incremental scan met: locks as PREWRITE, versions as COMMITTED."""
+    """Return what an incremental scan met: locks as PREWRITE, versions as COMMITTED."""
     rows = []
     known: tuple[object, ...] = ()
     head = tail = b""

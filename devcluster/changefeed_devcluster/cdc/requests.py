@@ -6,7 +6,7 @@ from changefeed.wire import cdcpb_pb2 as cdcpb
 
 
 def wrong_argument(request: cdcpb.ChangeDataRequest) -> str | None:
-    """What is wrong with the message, beginning with the argument's name; None: nothing."""
+    """Return what is wrong with the message, beginning with the argument's name; None: nothing."""
     which = request.WhichOneof("request")
     if which == "notify_txn_status":
         return "notify_txn_status is no request of this service's clients"

@@ -66,7 +66,7 @@ def _stored(
 def played(
     frozen: FrozenHistory, subscription: CdcRegistration, snapshot: ScanSnapshot
 ) -> Iterator[tuple[QueuedEvent, ShardPart, int]]:
-    """What of the frozen history had not happened at the snapshot, in the order of its ts.
+    """Return what of the frozen history had not happened at the snapshot, in the order of its ts.
 
     Messages of about BATCH_BYTES of whole transactions, each with the last transaction in it.
     """

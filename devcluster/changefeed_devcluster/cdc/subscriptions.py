@@ -196,7 +196,7 @@ class Subscriptions:
             subscription.held_ts = MAX_TS
 
     def _push_scan(self, subscription: CdcRegistration, bodies: list[bytes], ends: bool = False) -> bool:
-        """Whether the registration is still there. `ends`: the scan, with these bodies."""
+        """Tell whether the registration is still there. `ends`: the scan, with these bodies."""
         frames = subscription.frames(bodies)
         size = sum(map(len, frames))
         with self.lock:

@@ -46,7 +46,7 @@ class InjectedTroubles:
         self._ends = {}
 
     def amount(self, kind: InjectedTrouble, about: int | None = None) -> float:
-        """How much of a trouble there is now, 0 when there is none."""
+        """Say how much of a trouble there is now, 0 when there is none."""
         if not self._ends:
             return 0.0
         now = self._clock()

@@ -130,7 +130,7 @@ def change_several(tidb: Tidb, table: NamedTable, added: NewColumn, dropped: str
 
 
 def reads_alike(old: FieldType, new: FieldType) -> bool:
-    """Whether rows of the old type are rows of the new one."""
+    """Tell whether rows of the old type are rows of the new one."""
     if old.unsigned != new.unsigned or old.is_text != new.is_text:
         return False
     if old.is_text and old.tp == new.tp and not old.elems:

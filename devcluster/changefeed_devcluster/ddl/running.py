@@ -195,13 +195,13 @@ def sql(table: NamedTable) -> str:
 
 
 def _shape(table: NamedTable) -> tuple[Any, ...]:
-    """What sessions see of it by name."""
+    """Return what sessions see of it by name."""
     columns = [(column.id, column.name) for column in table.info.public]
     return table.db.id, table.info.name, columns
 
 
 def involving(*tables: NamedTable, shared: Iterable[NamedTable] = ()) -> list[dict[str, Any]]:
-    """What a job waits for, as it names that: in lower case. `shared`: what it only reads."""
+    """Return what a job waits for, as it names that: in lower case. `shared`: what it only reads."""
     return [
         {
             "database": table.db.name.lower(),

@@ -39,7 +39,7 @@ class Heartbeats:
         }
 
     def knows(self, region: Region) -> bool:
-        """Whether PD can name the region's leader."""
+        """Tell whether PD can name the region's leader."""
         silent = self._silent.get(region.id)
         if silent is None:
             return True

@@ -332,7 +332,7 @@ def _unary(
 
 
 def _wrong_ranges(ranges: Sequence[pdpb.KeyRange]) -> str:
-    """What PD says to ranges that are reversed, unordered or overlapping; empty when they are right."""
+    """Return what PD says to ranges that are reversed, unordered or overlapping; empty when they are right."""
     end: bytes | None = b""
     for index, key_range in enumerate(ranges):
         if key_range.end_key and key_range.start_key > key_range.end_key:

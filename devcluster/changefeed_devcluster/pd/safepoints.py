@@ -83,7 +83,7 @@ class SafePoints:
         return blocker or reached
 
     def may_collect(self, target: int, now: int) -> int:
-        """How far the GC worker may go that wants to go to `target`."""
+        """Say how far the GC worker may go that wants to go to `target`."""
         if target > self.transaction_safe_point:
             self.advance_transactions(target, now)
         return min(target, self.transaction_safe_point)

@@ -168,7 +168,7 @@ class StoreCalls:
         return kvrpcpb.FlushResponse()
 
     def _buffer_batch_get(self, request: kvrpcpb.BufferBatchGetRequest) -> Message:
-        """What the transaction has flushed to the keys; a delete has no value, what it did not flush no pair."""
+        """Return what the transaction has flushed to the keys; a delete has no value, what it did not flush no pair."""
         self._region(request.context, *request.keys)
         locks = (self._store.flushed(key, request.version) for key in request.keys)
         pairs = [kvrpcpb.KvPair(key=lock.key, value=lock.value) for lock in locks if lock is not None]

@@ -65,7 +65,7 @@ class Mvcc:
         return self.value_at(key, ts)
 
     def value_at(self, key: bytes, ts: int) -> bytes | None:
-        """What committed versions say the key held at ts."""
+        """Return what committed versions say the key held at ts."""
         version = self.version_at(key, ts)
         return None if version is None or version.op is Op.DELETE else version.value
 
@@ -92,7 +92,7 @@ class Mvcc:
         return None
 
     def has_version_at(self, key: bytes, ts: int) -> bool:
-        """Whether some transaction has committed the key at just that ts."""
+        """Tell whether some transaction has committed the key at just that ts."""
         return any(version.commit_ts == ts for version in self.versions.get(key, ()))
 
     def rolled_back(self, key: bytes, start_ts: int) -> bool:

@@ -100,7 +100,7 @@ def _check_records(
 
 
 def _row(mvcc: Mvcc, mutation: Mutation, start_ts: int, read_ts: int) -> RowChange | None:
-    """What is to be written, None for a mere check. Raises AlreadyExist, AssertionFailed."""
+    """Return what is to be written, None for a mere check. Raises AlreadyExist, AssertionFailed."""
     version = mvcc.version_at(mutation.key, read_ts)
     old_value = version.value if version is not None and version.op is Op.PUT else None
     if mutation.op in (Op.INSERT, Op.CHECK_NOT_EXISTS) and old_value is not None:

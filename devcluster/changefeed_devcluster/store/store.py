@@ -149,7 +149,7 @@ class MvccStore:
                 self._ledger.prewrite(locks)
 
     def flushed(self, key: bytes, start_ts: int) -> Lock | None:
-        """What a large transaction has flushed to a key."""
+        """Return what a large transaction has flushed to a key."""
         with self.lock:
             return self._mvcc.own_lock(key, start_ts)
 
@@ -485,7 +485,7 @@ class MvccStore:
 
 
 def _async_min_commit_ts(locks: Sequence[Lock]) -> int:
-    """What a prewrite answers: the highest of its locks, 0 if one of them is not an async commit's."""
+    """Return what a prewrite answers: the highest of its locks, 0 if one of them is not an async commit's."""
     if not all(lock.async_commit for lock in locks):
         return 0
     return max((lock.min_commit_ts for lock in locks), default=0)

@@ -82,7 +82,7 @@ class Lock:
 
     @property
     def writes(self) -> bool:
-        """Whether its commit changes the key's value: what change data is made of."""
+        """Tell whether its commit changes the key's value: what change data is made of."""
         return self.op is Op.PUT or self.op is Op.DELETE
 
     @property
@@ -153,7 +153,7 @@ class StoreChange(NamedTuple):
     large_primary: bytes = b""
 
     def is_empty(self, row: RowChange) -> bool:
-        """Whether nothing but that there is one is told of a row: its key was only locked, and is committed."""
+        """Tell whether nothing but that there is one is told of a row: its key was only locked, and is committed."""
         return row.op is Op.LOCK and self.kind is not ChangeKind.ROLLBACK
 
     def told_key(self, row: RowChange) -> bytes:

@@ -100,7 +100,7 @@ class FieldType:
 
     @property
     def zero_text(self) -> str:
-        """What rows that are older than a column have in it, if it is NOT NULL and was given no default."""
+        """Return what rows that are older than a column have in it, if it is NOT NULL and was given no default."""
         if self.tp is Tp.ENUM:
             return self.elems[0]
         if self.tp is Tp.STRING and not self.is_text:

@@ -80,7 +80,7 @@ def encode_row(table: TidbTable, row: Mapping[str, Any]) -> bytes:
 
 
 def _written(table: TidbTable, column: TidbColumn, row: Mapping[str, Any]) -> Any:
-    """What a session writes into a column: the row's value, another column's in its type, or its default."""
+    """Return what a session writes into a column: the row's value, another column's in its type, or its default."""
     if column.cast_of is not None:
         return cast(column.type, _written(table, table.column(column.cast_of), row))
     if column.name in row:
@@ -145,7 +145,7 @@ def encode_datum(column: TidbColumn, value: Any) -> bytes:
 
 
 def handle_of(table: TidbTable, row: Mapping[str, Any]) -> int | bytes:
-    """What stands in the record key: an int, or the datums of a clustered primary key of another kind."""
+    """Return what stands in the record key: an int, or the datums of a clustered primary key of another kind."""
     if not table.clustered:
         return int(row[table.pk or ROWID])
     columns = {column.name: column for column in table.columns}

@@ -93,7 +93,7 @@ class TidbColumn:
 
     @property
     def is_written(self) -> bool:
-        """Whether sessions write it."""
+        """Tell whether sessions write it."""
         return self.state in (WRITE_ONLY, WRITE_REORGANIZATION, PUBLIC) and not self.generated
 
     def to_json(self, offsets: Mapping[str, int]) -> Json:

@@ -94,7 +94,7 @@ class WatermarkAdvancer:
         return len(self._start_ts_by_key) + len(self._large)
 
     def learn(self, statuses: Mapping[int, LargeTransactionStatus]) -> None:
-        """What primaries say, by start ts; a promise never sinks."""
+        """Return what primaries say, by start ts; a promise never sinks."""
         for start_ts, known in self._large.items():
             if start_ts in statuses:
                 self._large[start_ts] = known._replace(lowest=max(known.lowest, statuses[start_ts].lowest))

@@ -33,11 +33,11 @@ class VersionGate:
         self._old.discard(store_id)
 
     def is_new(self, store_id: int) -> bool:
-        """Whether it can say what has become of a large transaction."""
+        """Tell whether it can say what has become of a large transaction."""
         return store_id not in self._old
 
     def spares_large(self, store_id: int) -> bool:
-        """Whether the store's watermarks go by what large transactions have promised."""
+        """Tell whether the store's watermarks go by what large transactions have promised."""
         return self._is_proposed and self.is_new(store_id) and not (self._is_shut and self._old)
 
     def version(self, store_id: int) -> str:

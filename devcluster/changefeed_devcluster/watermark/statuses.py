@@ -45,7 +45,7 @@ class Statuses:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for a round."""
+        """Tell whether it is time for a round."""
         return self._clock() - self._asked >= self._round_s
 
     def ask(self, advancers: Mapping[int, Iterable[WatermarkAdvancer]]) -> None:
@@ -56,7 +56,7 @@ class Statuses:
         self._known = {store_id: self._round(store_id, tuple(own)) for store_id, own in advancers.items()}
 
     def _round(self, store_id: int, advancers: tuple[WatermarkAdvancer, ...]) -> dict[int, LargeTransactionStatus]:
-        """What the store knows afterwards: of no transaction but those that its ranges wait for."""
+        """Return what the store knows afterwards: of no transaction but those that its ranges wait for."""
         wanted = {start_ts: large.primary for own in advancers for start_ts, large in own.large.items()}
         before = self._known.get(store_id, {})
         known = {start_ts: before[start_ts] for start_ts in wanted.keys() & before.keys()}
@@ -73,7 +73,7 @@ class Statuses:
         return known
 
     def read(self, store_id: int, start_ts: int, primary: bytes, ts: int) -> LargeTransactionStatus:
-        """What a reader at `ts` on a store has to know: whether the transaction is committed at or below it."""
+        """Return what a reader at `ts` on a store has to know: whether the transaction is committed at or below it."""
         known = self._known.get(store_id, {}).get(start_ts, LargeTransactionStatus())
         if known.is_final or known.min_commit_ts > ts:
             return known

@@ -224,5 +224,5 @@ class DdlStorm:
 
 
 def _can_miss(of: Any) -> bool:
-    """Whether a row may be inserted without a value for the column."""
+    """Tell whether a row may be inserted without a value for the column."""
     return bool(of.nullable or of.default is not None)

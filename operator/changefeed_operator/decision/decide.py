@@ -166,7 +166,7 @@ def _situation(observed: Observed, step: Step, want: Wanted) -> Situation:
 
 
 def _runs(ledger: AttemptLedger, want: Wanted) -> bool:
-    """Whether a driver is running, or will be without intervention."""
+    """Tell whether a driver is running, or will be without intervention."""
     is_over = want.target is None or want.paused or ledger.outcome in (AttemptOutcome.STALLED, AttemptOutcome.FINISHED)
     return ledger.phase is not Phase.ENDED or not is_over
 

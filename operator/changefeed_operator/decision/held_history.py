@@ -57,7 +57,7 @@ class _KnownHold:
 
 
 def held_history(observed: Observed, settings: Settings, want: Wanted, ledger: AttemptLedger) -> HeldHistoryDecision:
-    """What to report and do about the hold on the upstream's history."""
+    """Return what to report and do about the hold on the upstream's history."""
     status = api.mapping_at(observed.changefeed, "status")
     before = _read(api.mapping_at(status, "hold"))
     ttl, now = _ttl(observed, want), observed.now
@@ -78,7 +78,7 @@ def held_history(observed: Observed, settings: Settings, want: Wanted, ledger: A
 
 
 def _ttl(observed: Observed, want: Wanted) -> float:
-    """How long a renewal lasts; a driver that hasn't applied a longer TTL yet must not be taken for late."""
+    """Say how long a renewal lasts; a driver that hasn't applied a longer TTL yet must not be taken for late."""
     wanted = want.target.resource.spec.upstream.safepoint_ttl if want.target else 0.0
     applied = api.text_at(observed.changefeed, "status", "appliedSettings", "upstream.safepointTtl")
     if not applied or not is_heard(observed):
@@ -90,7 +90,7 @@ def _ttl(observed: Observed, want: Wanted) -> float:
 
 
 def _has_history(want: Wanted, ledger: AttemptLedger) -> bool:
-    """Whether there is a ts that the changefeed must be able to resume from."""
+    """Tell whether there is a ts that the changefeed must be able to resume from."""
     return ledger.attempt > 0 or _start_ts(want.target) is not None
 
 
@@ -122,7 +122,7 @@ def _at_once(
 
 
 def _next(hold: _KnownHold, ttl: float, now: float) -> float | None:
-    """When the passage of time alone changes something."""
+    """Say when the passage of time alone changes something."""
     if hold.until is None:
         return None
     times = (hold.until - ttl * 2 / 3, hold.until - ttl / 3, hold.until)

@@ -117,7 +117,7 @@ def _keeps_up(observed: Observed) -> bool:
 
 
 def is_heard(observed: Observed) -> bool:
-    """Whether the running driver has reported."""
+    """Tell whether the running driver has reported."""
     driver = observed.driver
     if driver is None or started_at(driver) is None:
         return False
@@ -126,7 +126,7 @@ def is_heard(observed: Observed) -> bool:
 
 
 def _report_time(changefeed: Json) -> float | None:
-    """When the driver last changed its fields of the status, by the API server's clock.
+    """Say when the driver last changed its fields of the status, by the API server's clock.
 
     None if the fields are no longer the driver's, because none was running.
     """

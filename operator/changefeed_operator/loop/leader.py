@@ -81,7 +81,7 @@ class Election:
         self._renewed_at = None
 
     def holds(self, now: float) -> bool:
-        """Whether it may act now."""
+        """Tell whether it may act now."""
         return self._renewed_at is not None and now < self._renewed_at + self.renew_deadline
 
 
@@ -100,7 +100,7 @@ class Leadership:
         self.answered_at = clock()
 
     def holds(self) -> bool:
-        """Whether this operator may write now."""
+        """Tell whether this operator may write now."""
         return self.election.holds(self._clock())
 
     async def acquire(self) -> None:

@@ -306,7 +306,7 @@ def _named(action: Action) -> str:
 
 
 def _basis(changefeed: api.Json | None) -> object:
-    """What decisions use of a Changefeed: everything except the driver's reports."""
+    """Return what decisions use of a Changefeed: everything except the driver's reports."""
     metadata = api.mapping_at(changefeed, "metadata")
     marks = [metadata.get(name) for name in ("uid", "generation", "deletionTimestamp")]
     return [*marks, own_status(api.mapping_at(changefeed, "status"))]

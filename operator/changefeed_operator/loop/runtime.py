@@ -129,7 +129,7 @@ class Operator:
 
     @property
     def leads(self) -> bool:
-        """Whether it holds the Lease."""
+        """Tell whether it holds the Lease."""
         return self._leadership.holds()
 
     def stop(self) -> None:
@@ -234,7 +234,7 @@ class Operator:
 
     @property
     def _waits_for(self) -> str:
-        """Why nothing can be served, or ""."""
+        """Say why nothing can be served, or ""."""
         return next(iter(self._refused.values())) if len(self._refused) == len(set(self._namespaces)) else ""
 
     def _on_event(self, kind: api.Kind, event: str, manifest: Manifest) -> None:

@@ -160,7 +160,7 @@ def _pod(
     target: Target,
     probes: Json | None = None,
 ) -> dict[str, Any]:
-    """What driver and executor pods have in common. The container's memory limit is the spec's memory."""
+    """Return what driver and executor pods have in common. The container's memory limit is the spec's memory."""
     defaults = {
         "spec": {
             **pods.pod_basics(),

@@ -39,7 +39,7 @@ Tables = Annotated[
 
 
 def selects(rules: list[str] | None) -> Callable[[str, str], bool]:
-    """Whether a table, by schema and name, is to be taken; a database's own DDLs have the name ""."""
+    """Tell whether a table, by schema and name, is to be taken; a database's own DDLs have the name ""."""
     from changefeed.spec.filter.table_filter import BadRule, TableFilter
 
     given = rules or ["*.*"]

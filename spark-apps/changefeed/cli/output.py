@@ -30,7 +30,7 @@ def write_warning(text: str) -> None:
 
 
 def write_error(name: str, message: str, next_step: str, as_json: bool, **more: Any) -> None:
-    """What failed, with which value, and what to do next: one screen, never a traceback.
+    """Return what failed, with which value, and what to do next: one screen, never a traceback.
 
     JSON goes to standard output, where the answer would stand; text goes to standard error.
     """

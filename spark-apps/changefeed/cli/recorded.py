@@ -102,7 +102,7 @@ def _facts(config: Mapping[str, Any], state: State) -> Iterator[tuple[str, str]]
 
 
 def _tables(state: State) -> tuple[TableStatus, ...]:
-    """Those that have files, furthest behind first."""
+    """Return those that have files, furthest behind first."""
     reached = sorted((state.flushed_ts(dispatcher), dispatcher) for dispatcher in state.dispatchers)[:TABLES_MAX]
     return tuple(TableStatus(name=_name(state, each), dispatcher=each, written_ts=ts) for ts, each in reached)
 

@@ -32,7 +32,7 @@ class SlotGone(Exception):
 
 
 def can_share_memory() -> bool:
-    """Whether this system has what `SharedArena` needs (Linux has)."""
+    """Tell whether this system has what `SharedArena` needs (Linux has)."""
     return hasattr(os, "memfd_create") and os.path.exists(f"/proc/{os.getpid()}/fd")
 
 
@@ -60,7 +60,7 @@ class SharedArena:
         return pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(self._map)[first : first + slot.size]))
 
     def content(self, slot: Slot) -> pa.Buffer:
-        """What was written, without a copy."""
+        """Return what was written, without a copy."""
         return self._memory.slice(_DATA_AT + slot.offset, slot.size)
 
     def opened(self, address: SlotAddress) -> MappedArena:

@@ -81,7 +81,7 @@ class EventBuffer(Generic[Token]):
         return bool(self._full) or (deadline is not None and now >= deadline)
 
     def next_deadline(self) -> float | None:
-        """When it will be due without another row; None: nothing waits."""
+        """Say when it will be due without another row; None: nothing waits."""
         first_at = self._full[0].first_at if self._full else self._first_at
         return None if first_at is None else first_at + self._roll_interval
 

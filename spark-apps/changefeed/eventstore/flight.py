@@ -67,7 +67,7 @@ class RemoteArenas:
         self._client = lru_cache(_CONNECTIONS)(self._connect)
 
     def has(self, piece: SegmentSlice) -> bool:
-        """Whether it is to be fetched; else it is mapped, or in a file."""
+        """Tell whether it is to be fetched; else it is mapped, or in a file."""
         return piece.slot is not None and bool(piece.slot.address) and piece.slot.host != self._host
 
     def fetch(self, piece: SegmentSlice) -> list[pa.RecordBatch]:
@@ -100,7 +100,7 @@ class RemoteArenas:
 
 
 def messages_of(arena: SharedArena, piece: SegmentSlice, room: threading.BoundedSemaphore) -> Iterator[pa.RecordBatch]:
-    """Those of the slice's record batches. Raises SlotGone."""
+    """Return those of the slice's record batches. Raises SlotGone."""
     assert piece.slot is not None
     with room:
         memory = arena.opened(piece.slot)

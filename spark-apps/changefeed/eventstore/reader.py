@@ -115,7 +115,7 @@ class KeptSegments:
         self._lock = threading.Lock()
 
     def is_at_hand(self, piece: SegmentSlice) -> bool:
-        """Whether it is open: nothing has to be waited for."""
+        """Tell whether it is open: nothing has to be waited for."""
         return self.find(piece) is not None
 
     def find(self, piece: SegmentSlice) -> _MappedSegment | None:

@@ -103,7 +103,7 @@ class RealtimeBuffer:
 
     @property
     def only_here(self) -> int:
-        """How many segments the archive is behind."""
+        """Say how many segments the archive is behind."""
         return sum(kept.where is not _Stage.ARCHIVED for kept in self._kept.values())
 
     def offer(self, seq: int, size: int, now: float) -> list[Action]:
@@ -154,7 +154,7 @@ class RealtimeBuffer:
         return [self._archive(seq) for seq in old]
 
     def next_deadline(self) -> float | None:
-        """When `due` has something, if nothing happens; None: nothing is here alone."""
+        """Say when `due` has something, if nothing happens; None: nothing is here alone."""
         return next(
             (kept.at + self._archive_after_s for kept in self._kept.values() if kept.where is _Stage.STORED), None
         )

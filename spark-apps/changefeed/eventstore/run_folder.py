@@ -43,7 +43,7 @@ class RunFolder:
 
     @property
     def spool_folder(self) -> Path:
-        """Where tasks of this run spool, on this machine. A later driver on it clears what a killed one left."""
+        """Say where tasks of this run spool, on this machine. A later driver on it clears what a killed one left."""
         return self._files.scratch / self.run / "spool"
 
     @property
@@ -52,7 +52,7 @@ class RunFolder:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether segments are files of this machine, which are read where they stand."""
+        """Tell whether segments are files of this machine, which are read where they stand."""
         return isinstance(self._files, LocalSegments)
 
     def create_segment(self, task: str, seq: int, fill: Fill) -> tuple[str, int]:
@@ -64,7 +64,7 @@ class RunFolder:
         return uri, self._files.create(self._path(uri, EVENTS), fill)
 
     def segment_uri(self, task: str, seq: int) -> str:
-        """Where a segment stands once it is created."""
+        """Say where a segment stands once it is created."""
         if not _TASK_NAME.fullmatch(task):
             raise ValueError(f"not a task attempt's name: {task!r}")
         return f"{self._root}/{EVENTS}/{self.run}/{task}/{seq:020}.arrow"

@@ -93,7 +93,7 @@ class SortedSegment:
                     writer.write_batch(span.rows.slice(start, MAX_BATCH_ROWS))
 
     def meta(self, uri: str, size: int) -> owner_pb2.SegmentMeta:
-        """What it holds, for the owner. `uri`: where it stands, or will when it is archived."""
+        """Return what it holds, for the owner. `uri`: where it stands, or will when it is archived."""
         return owner_pb2.SegmentMeta(uri=uri, seq=self.seq, bytes=size, spans=[_span_meta(span) for span in self.spans])
 
 
@@ -155,7 +155,7 @@ def _curve(batch: pa.RecordBatch) -> list[tuple[Position, int]]:
 
 
 def _row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """What each row counts for, as model.rows.raw_bytes does."""
+    """Return what each row counts for, as model.rows.raw_bytes does."""
     size = np.full(batch.num_rows, ROW_OVERHEAD, np.int64)
     for name in ("key", "value", "old_value"):
         size += np.diff(_offsets(batch.column(name)))
@@ -168,7 +168,7 @@ def _offsets(column: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def _positions(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> list[Position]:
-    """Where these rows stand."""
+    """Say where these rows stand."""
     *numbers, key = map(batch.column, _POSITION)
     offsets, content = _offsets(key), memoryview(key.buffers()[2] or b"")
     starts, ends = offsets[rows].tolist(), offsets[rows + 1].tolist()

@@ -75,7 +75,7 @@ class SegmentWriter:
             self._arena.close()
 
     async def write(self, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
-        """What the segment holds, once it can be read. Raises AlreadyExists, Unavailable."""
+        """Return what the segment holds, once it can be read. Raises AlreadyExists, Unavailable."""
         if self._arena is None:
             meta = await asyncio.to_thread(write_segment, self._run_folder, self._task, seq, spans)
         else:

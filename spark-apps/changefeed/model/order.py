@@ -85,7 +85,7 @@ def _words_at(keys: pa.Array, first: int, length: int, kind: str) -> npt.NDArray
 
 
 def _stand_in_order(columns: Sequence[npt.NDArray[Any] | pa.Array]) -> bool:
-    """Whether no row is less than the one before it."""
+    """Tell whether no row is less than the one before it."""
     rises = np.ones(len(columns[0]) - 1, np.bool_)
     for column in reversed(columns):
         rises = _compare(pc.less, column) | (_compare(pc.equal, column) & rises)

@@ -35,11 +35,11 @@ class TableCopy:
 
     @property
     def size(self) -> int:
-        """How many chunks there are."""
+        """Say how many chunks there are."""
         return len(self.bounds) - 1
 
     def is_under_way(self, ts: int) -> bool:
-        """Whether a table that is there up to `ts` has not been copied to its end."""
+        """Tell whether a table that is there up to `ts` has not been copied to its end."""
         return self.from_ts <= ts < self.ts
 
     def chunks(self, after_ts: int) -> list[CopyChunk]:
@@ -48,7 +48,7 @@ class TableCopy:
         return chunks[max(0, after_ts - self.from_ts) :]
 
     def done(self, ts: int) -> int:
-        """How many chunks a table has that is there up to `ts`."""
+        """Say how many chunks a table has that is there up to `ts`."""
         return max(0, min(self.size, ts - self.from_ts))
 
     def ts_of(self, key: bytes) -> int:

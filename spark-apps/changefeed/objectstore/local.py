@@ -284,7 +284,7 @@ class LocalStore:
             raise _unavailable(error, "make", folder) from error
 
     def _in(self, folder: Path, make: Callable[[], _T]) -> _T:
-        """What is made in a durable folder; if that was removed since, in a new one."""
+        """Return what is made in a durable folder; if that was removed since, in a new one."""
         try:
             return make()
         except FileNotFoundError:

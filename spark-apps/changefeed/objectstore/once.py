@@ -30,7 +30,7 @@ def create_once(
     unsure = False
 
     def attempt() -> bool:
-        """Whether it stands there by an attempt whose outcome was unknown."""
+        """Tell whether it stands there by an attempt whose outcome was unknown."""
         nonlocal unsure
         try:
             store.create(path, body)

@@ -101,7 +101,7 @@ class Patience:
         self._count = count
 
     def call(self, where: str, attempt: Callable[[], T], again: Callable[[], object] = lambda: None) -> T:
-        """What `attempt` gives. After a failure of it that may pass, `again` is called before the next one.
+        """Return what `attempt` gives. After a failure of it that may pass, `again` is called before the next one.
 
         `where` names the store. Raises Unavailable when it is time to give up, and what can't pass at once.
         """

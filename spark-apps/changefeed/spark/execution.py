@@ -95,7 +95,7 @@ class SparkExecution:
             self._require_context()._jsc.sc().killTaskAttempt(task, True, "it has stopped working")
 
     def failure(self) -> str | None:
-        """Why Spark's JVM or the job have ended by themselves; None while they run."""
+        """Say why Spark's JVM or the job have ended by themselves; None while they run."""
         if self._stopping:
             return None
         try:

@@ -56,7 +56,7 @@ _COMMON = {
 
 
 def worker_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """What these settings give Spark's Python workers."""
+    """Return what these settings give Spark's Python workers."""
     return {name.removeprefix(_WORKERS): value for name, value in settings.items() if name.startswith(_WORKERS)}
 
 
@@ -65,12 +65,12 @@ class Deployment(Protocol):
 
     @property
     def shows_output(self) -> bool:
-        """Whether what Spark prints goes where the driver's own output goes; else into a file."""
+        """Tell whether what Spark prints goes where the driver's own output goes; else into a file."""
         ...
 
     @property
     def runs_all_here(self) -> bool:
-        """Whether Spark's workers of all kinds run on this machine, so that they are forked from one process."""
+        """Tell whether Spark's workers of all kinds run on this machine, so that they are forked from one process."""
         ...
 
     def settings(self, scratch: Path) -> dict[str, str]:
@@ -81,7 +81,7 @@ class Deployment(Protocol):
         ...
 
     def environment(self, scratch: Path) -> dict[str, str]:
-        """What the driver's own environment must have before the JVM starts."""
+        """Return what the driver's own environment must have before the JVM starts."""
         ...
 
 

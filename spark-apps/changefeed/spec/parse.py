@@ -59,7 +59,7 @@ def given(changefeed: Changefeed) -> dict[str, Any]:
 
 
 def digest(config: bytes) -> str:
-    """What the operator calls a config file by: 32 hex digits of its SHA-256."""
+    """Return what the operator calls a config file by: 32 hex digits of its SHA-256."""
     return hashlib.sha256(config).hexdigest()[:32]
 
 

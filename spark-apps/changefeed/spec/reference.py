@@ -91,7 +91,7 @@ def _default(field: dict[str, Any]) -> str:
 
 
 def _meaning(field: dict[str, Any]) -> str:
-    """What it means, what is allowed, and whether it can be changed."""
+    """Return what it means, what is allowed, and whether it can be changed."""
     parts = [" ".join(field.get("description", "").split())]
     parts += [f"Allowed: {allowed}." for allowed in _allowed(field)]
     if FIXED in field:

@@ -74,7 +74,7 @@ class PassInput:
         return self.wanted.target.drain_s if self.wanted.target else None
 
     def wants(self, *hashes: str) -> bool:
-        """Whether attempts with these spec hashes should keep running."""
+        """Tell whether attempts with these spec hashes should keep running."""
         target = self.wanted.target
         return not self.wanted.paused and (target is None or set(hashes) == {target.hash})
 
@@ -128,7 +128,7 @@ def advance(view: PassInput) -> Step:
 
 
 def _over(view: PassInput, ledger: AttemptLedger, *events: EmitEvent, keeps: tuple[KeepLog, ...] = ()) -> Step:
-    """What follows an attempt that is over, as recorded in `ledger`."""
+    """Return what follows an attempt that is over, as recorded in `ledger`."""
     after = _between(replace(view, ledger=ledger))
     return replace(after, events=(*events, *after.events), keeps=keeps)
 
@@ -185,7 +185,7 @@ def _without_strays(step: Step, observed: Observed, number: str, now: float) -> 
 
 
 def _ended(view: PassInput, end: End) -> Step:
-    """What follows from an attempt that ended on its own."""
+    """Return what follows from an attempt that ended on its own."""
     ledger = view.ledger
     if end.outcome is AttemptOutcome.FINISHED:
         return _over(view, ledger.finished())

@@ -28,7 +28,7 @@ FAILURES: Final = tuple(reason for reason in Reason if reason.policy)
 
 
 def is_exhausted(failure: Reason, count: int) -> bool:
-    """Whether the `count`-th failure in a row requires manual intervention."""
+    """Tell whether the `count`-th failure in a row requires manual intervention."""
     budget = _policy(failure).budget
     return budget is not None and count > budget
 

@@ -65,7 +65,7 @@ def started_at(pod: Json) -> float | None:
 
 
 def end_of(pod: Json, events: Sequence[Json] = (), log: str = "") -> End:
-    """How the driver in a pod that is over ended. `events`: about the pod; `log`: the end of the driver's."""
+    """Say how the driver in a pod that is over ended. `events`: about the pod; `log`: the end of the driver's."""
     terminated = _terminated(pod)
     if not terminated:
         why = api.text_at(pod, "status", "reason") or disruption_of(pod) or "no reason given"
@@ -95,7 +95,7 @@ def disruption_of(pod: Json) -> str:
 
 
 def end_in_text(text: str) -> End | None:
-    """What the Spark operator reports about a driver whose pod is gone; None if it gives no exit code."""
+    """Return what the Spark operator reports about a driver whose pod is gone; None if it gives no exit code."""
     match = _EXIT_IN_TEXT.search(text)
     return _classified(int(match[1][:3]), match[2] or "", {}, False) if match else None
 
@@ -152,7 +152,7 @@ def is_unreachable(pod: Json) -> bool:
 
 
 def trouble_of(pod: Json, container: str = api.DRIVER_CONTAINER, events: Sequence[Json] = ()) -> PodTrouble | None:
-    """Why a pending pod doesn't start, if its status or the kubelet says so. `events`: about the pod."""
+    """Say why a pending pod doesn't start, if its status or the kubelet says so. `events`: about the pod."""
     waiting = api.mapping_at(_state(pod, container), "waiting")
     reason, said = api.text_at(waiting, "reason"), api.text_at(waiting, "message")
     role = api.label_of(pod, api.ROLE_LABEL) or api.label_of(pod, api.JOB_LABEL) or "driver"

@@ -33,7 +33,7 @@ def is_under_way(job: Json) -> bool:
 
 
 def failure(observed: Observed, job: Json, known: AttemptError | None = None) -> AttemptError:
-    """Why a Job failed. `known`: the last known error; what kept a pod from starting is lost with the pod."""
+    """Say why a Job failed. `known`: the last known error; what kept a pod from starting is lost with the pod."""
     condition = _ended(job, "Failed") or {}
     time = api.time_at(condition, "lastTransitionTime") or _created(job)
     said = [words for pod in _pods(observed, job) if (words := last_words(pod)).get("class")]
@@ -54,7 +54,7 @@ def failure(observed: Observed, job: Json, known: AttemptError | None = None) ->
 
 
 def trouble(observed: Observed, verb: Verb) -> AttemptError | None:
-    """Why the newest pod of these Jobs does not start, if known."""
+    """Say why the newest pod of these Jobs does not start, if known."""
     found = [each for each in observed.children if api.kind_of(each) == api.POD.kind and _is(each, verb)]
     for pod in sorted(found, key=_created, reverse=True):
         why = trouble_of(pod, verb, observed.pod_events) if api.text_at(pod, "status", "phase") == "Pending" else None

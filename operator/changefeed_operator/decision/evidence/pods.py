@@ -61,7 +61,7 @@ def is_log_wanted(observed: Observed) -> bool:
 
 
 def lacks_executors(observed: Observed, driver: Json, seconds: float) -> bool:
-    """Whether executors are missing although the driver has been running for `seconds`."""
+    """Tell whether executors are missing although the driver has been running for `seconds`."""
     started = api.time_at(_state(driver, "running"), "startedAt")
     wanted = api.whole_at(observed.application, "spec", "executor", "instances")
     alive = [pod for pod in observed.executors if not ended(pod) and not api.is_deleting(pod)]
@@ -69,7 +69,7 @@ def lacks_executors(observed: Observed, driver: Json, seconds: float) -> bool:
 
 
 def is_short(observed: Observed) -> bool:
-    """Whether the driver has been without some of its executors for a minute."""
+    """Tell whether the driver has been without some of its executors for a minute."""
     if observed.driver is None or api.is_deleting(observed.driver):
         return False
     waits = [pod for pod in observed.executors if _is_pending(pod) and _age(observed, pod) >= SHORT_S]
@@ -77,7 +77,7 @@ def is_short(observed: Observed) -> bool:
 
 
 def ended(pod: Json) -> Json:
-    """How a container of the pod terminated; empty while they run."""
+    """Say how a container of the pod terminated; empty while they run."""
     return _state(pod, "terminated")
 
 
@@ -93,7 +93,7 @@ def out_of_memory(observed: Observed, attempt: str) -> Json | None:
 
 
 def unmounted(pod: Json, events: Sequence[Json]) -> str:
-    """What the kubelet says about the volumes or the network that a pod waits for; "" if nothing."""
+    """Return what the kubelet says about the volumes or the network that a pod waits for; "" if nothing."""
     since = (api.time_at(pod, "metadata", "creationTimestamp") or 0.0) + SETTLED_S
     found = [each for each in _of(pod, events) if api.text_at(each, "reason") in _NOT_MOUNTED and _last(each) >= since]
     newest = max(map(_last, found), default=0.0)
@@ -102,7 +102,7 @@ def unmounted(pod: Json, events: Sequence[Json]) -> str:
 
 
 def not_pulled(pod: Json, events: Sequence[Json]) -> str:
-    """Why an image can't be pulled, in the kubelet's words."""
+    """Say why an image can't be pulled, in the kubelet's words."""
     found = [
         each
         for each in _of(pod, events)

@@ -18,7 +18,7 @@ def condition(resource: Resource, kind: str) -> dict[str, Any]:
 
 
 def summary(resource: Resource) -> dict[str, Any]:
-    """What a script wants to know; what is not known yet is None."""
+    """Return what a script wants to know; what is not known yet is None."""
     metadata, status, ready = resource["metadata"], resource.get("status", {}), condition(resource, "Ready")
     shown = {
         "namespace": metadata["namespace"],

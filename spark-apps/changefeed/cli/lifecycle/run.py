@@ -113,7 +113,7 @@ def _cluster(pod: Pod) -> ClusterDeployment:
 
 
 def _slots(master: str | None, changefeed: Changefeed) -> int:
-    """How many Spark tasks may run at once; each puller occupies one permanently."""
+    """Say how many Spark tasks may run at once; each puller occupies one permanently."""
     spark = changefeed.spec.spark
     if master is None:
         return spark.executor.slots

@@ -28,7 +28,7 @@ SINCE: Final = "x-changefeed-since"  # the first version of the data plane that 
 
 
 def wrong(allowed: str, kind: Literal["wrong", "wrong_secret"] = WRONG) -> PydanticCustomError:
-    """What a check raises: `allowed` finishes the sentence "allowed: ..."."""
+    """Return what a check raises: `allowed` finishes the sentence "allowed: ..."."""
     return PydanticCustomError(kind, "{allowed}", {"allowed": allowed})
 
 

@@ -187,7 +187,7 @@ def _endpoint(endpoint: str) -> str:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether what is sent there leaves no machine."""
+    """Tell whether what is sent there leaves no machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -17,7 +17,7 @@ FROM_CREATION = "once the changefeed exists"
 
 
 def ruled(*rules: JsonDict) -> ConfigDict:
-    """What a section with rules over more than one of its fields adds to its configuration."""
+    """Return what a section with rules over more than one of its fields adds to its configuration."""
     return ConfigDict(json_schema_extra={RULES: list(rules)})
 
 

@@ -30,5 +30,5 @@ class GoRegex:
             raise BadRegex(f"invalid pattern: {why.decode()}") from e
 
     def is_in(self, text: str) -> bool:
-        """Whether some part of the text matches."""
+        """Tell whether some part of the text matches."""
         return self._regex.search(text.encode()) is not None

@@ -70,7 +70,7 @@ class TableFilter:
         return (type(self), (self.rules, self.case_sensitive))
 
     def matches(self, schema: str, table: str) -> bool:
-        """Whether `schema`.`table` is selected."""
+        """Tell whether `schema`.`table` is selected."""
         if schema.lower() in SYSTEM_SCHEMAS:
             return False
         for rule in self._latest_first:
@@ -79,7 +79,7 @@ class TableFilter:
         return False
 
     def matches_schema(self, schema: str) -> bool:
-        """Whether some table of the schema may be selected."""
+        """Tell whether some table of the schema may be selected."""
         if schema.lower() in SYSTEM_SCHEMAS:
             return False
         for rule in self._latest_first:

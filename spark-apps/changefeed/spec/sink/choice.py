@@ -75,7 +75,7 @@ class SinkSpec(Section):
 
     @property
     def expiration_days(self) -> int:
-        """How long files are kept; 0: forever."""
+        """Say how long files are kept; 0: forever."""
         return self.storage.file_expiration_days if self.storage else 0
 
     @property
@@ -85,7 +85,7 @@ class SinkSpec(Section):
 
     @property
     def uri(self) -> str:
-        """Where the changes go."""
+        """Say where the changes go."""
         return str(getattr(self.section, "uri", f"{self.kind}://"))
 
 

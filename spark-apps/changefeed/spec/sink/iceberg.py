@@ -74,7 +74,7 @@ class Iceberg(SinkSection):
 
     @property
     def uri(self) -> str:
-        """Where the changes go."""
+        """Say where the changes go."""
         return self.warehouse
 
     def servers(self) -> tuple[str, ...]:
