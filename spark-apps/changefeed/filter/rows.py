@@ -26,7 +26,7 @@ from changefeed.schema.time_zones import UTC
 from changefeed.schema.values import first_broken, is_broken
 from changefeed.spec.filter.filters import EventFilter, Filter
 from changefeed.spec.filter.table_filter import TableFilter
-from changefeed.upstream.tikv.row.rowv2 import decode_rows
+from changefeed.upstream.choice import decoder_of
 
 Mask = npt.NDArray[np.bool_]
 
@@ -100,7 +100,9 @@ class RowFilter:
 
     def _fits(self, rows: pa.RecordBatch, test: Test) -> Mask:
         values = pc.fill_null(rows.column(test.side), b"")
-        arrays = decode_rows(self.table, rows.column("key"), values, self.time_zone, test.columns, are_whole=True)
+        arrays = decoder_of(self.table).rows(
+            self.table, rows.column("key"), values, self.time_zone, test.columns, are_whole=True
+        )
         for column, array in zip(test.columns, arrays, strict=True):
             if is_broken(column, array):
                 raise self._not_judged(column, rows.column("key")[first_broken(array)].as_py())
@@ -121,9 +123,9 @@ class RowFilter:
         wanted = [column for column in self.table.output_columns if column.name not in ignored]
         keys = rows.column("key")
         # In UTC: two points in time can look the same on another clock.
-        new = decode_rows(self.table, keys, rows.column("value"), UTC, wanted, are_whole=True)
+        new = decoder_of(self.table).rows(self.table, keys, rows.column("value"), UTC, wanted, are_whole=True)
         values = pc.fill_null(rows.column("old_value"), b"")
-        old = decode_rows(self.table, keys, values, UTC, wanted, are_whole=True)
+        old = decoder_of(self.table).rows(self.table, keys, values, UTC, wanted, are_whole=True)
         changed = np.zeros(rows.num_rows, np.bool_)
         for after, before in zip(new, old, strict=True):
             changed |= _differ(_comparable(after), _comparable(before))

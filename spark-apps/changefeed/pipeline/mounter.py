@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.records import Records
-from changefeed.upstream.tikv.row.rowv2 import decode_rows
+from changefeed.upstream.choice import decoder_of
 
 
 def drop_unseen(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -44,7 +44,7 @@ def mount(
     is_update = np.zeros(len(op), np.bool_)
     if halve_updates and (op == OP_UPDATE).any():
         rows, op, is_update = _halve(rows, op)
-    columns = decode_rows(table, rows.column("key"), _shown(rows, op), time_zone, written, are_whole=True)
+    columns = decoder_of(table).rows(table, rows.column("key"), _shown(rows, op), time_zone, written, are_whole=True)
     old_columns = _before_updates(rows, op, table, time_zone, written) if with_old else None
     return Records(
         table, op, is_update, rows.column("commit_ts"), columns, old_columns, written, rows.column("start_ts")
@@ -63,7 +63,7 @@ def _before_updates(
     if not updates.all():
         before = before.filter(pa.array(updates))
     values = pc.fill_null(before.column("old_value"), b"")
-    old = decode_rows(table, before.column("key"), values, time_zone, written, are_whole=True)
+    old = decoder_of(table).rows(table, before.column("key"), values, time_zone, written, are_whole=True)
     if before.num_rows == len(op):
         return old
     places = pa.array(np.cumsum(updates) - 1, mask=~updates)

@@ -23,7 +23,7 @@ from changefeed.pipeline.work import WorkEntry
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.records import Records
 from changefeed.sink.stages import CpuTime
-from changefeed.upstream.tikv.row.checksums import wrong_rows
+from changefeed.upstream.choice import decoder_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def check_integrity(integrity: Mapping[str, Any], rows: pa.RecordBatch, table: T
         values = pc.fill_null(rows.column(side), b"")
         there = pc.greater(pc.binary_length(values), 0)
         keys, values = rows.column("key").filter(there), values.filter(there)
-        wrong = wrong_rows(table, keys, values)
+        wrong = decoder_of(table).wrong_rows(table, keys, values)
         if not len(wrong):
             continue
         first = keys[int(wrong[0])].as_py().hex()

@@ -21,7 +21,7 @@ from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
 from changefeed.pipeline.parts import PART_BYTES, Part, cut
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.time_zones import UTC
-from changefeed.upstream.tikv.row.rowv2 import decode_rows
+from changefeed.upstream.choice import decoder_of
 
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
@@ -174,8 +174,8 @@ def _split_updates(rows: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
     candidates = rows.take(pa.array(updates))
     keys, before = candidates.column("key"), pc.fill_null(candidates.column("old_value"), b"")
     # In UTC: two points in time can look the same on another clock.
-    new = decode_rows(table, keys, candidates.column("value"), UTC, columns)
-    old = decode_rows(table, keys, before, UTC, columns)
+    new = decoder_of(table).rows(table, keys, candidates.column("value"), UTC, columns)
+    old = decoder_of(table).rows(table, keys, before, UTC, columns)
     changed = np.zeros(len(updates), np.bool_)
     for after, was in zip(new, old, strict=True):
         # A NOT NULL column without NULLs; a NULL on either side (a row that breaks its definition) counts as changed.

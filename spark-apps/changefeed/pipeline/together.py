@@ -30,7 +30,8 @@ from changefeed.pipeline.sorter import sort_entries
 from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.sink.records import Records, sliced
 from changefeed.sink.stages import CpuTime
-from changefeed.upstream.tikv.tidb.keys import moved
+from changefeed.upstream.choice import decoder_of
+from changefeed.upstream.contract import Decoder
 
 #: Raw bytes of an entry, as it was planned. What it shares with others is nothing beside what more rows cost.
 SMALL_BYTES = 64 << 10
@@ -100,7 +101,7 @@ def _make(
     if not slices or sum(rows.get_total_buffer_size() for _, rows in slices) > MOST_BYTES:
         return {}
     owners = np.repeat(np.arange(len(alike)), [len(entry.segments) for entry, _ in alike])
-    rows, pieces = _numbered(slices, owners, plans)
+    rows, pieces = _numbered(slices, owners, plans, decoder_of(recipe.table))
     for piece in {(piece.uri, piece.slot is None): piece for piece, _ in slices}.values():  # most share a segment
         check(piece)
     cpu.went_to("read")
@@ -127,7 +128,7 @@ def _make(
 
 
 def _numbered(
-    slices: Sequence[tuple[SegmentSlice, pa.Table]], owners: _Places, plans: Sequence[PlanEntry]
+    slices: Sequence[tuple[SegmentSlice, pa.Table]], owners: _Places, plans: Sequence[PlanEntry], decoder: Decoder
 ) -> tuple[pa.RecordBatch | None, list[tuple[SegmentSlice, int]]]:
     """The rows in their entries' bounds, copied: `span_id` is the entry's number here, and all keys are the first
     one's table's. With the slices, and how many rows of each these are. None: a key is not one of its table's.
@@ -142,7 +143,7 @@ def _numbered(
     if not inside.all():
         rows, places, entries = rows.filter(pa.array(inside)), places[inside], entries[inside]
     counts = np.bincount(places, minlength=len(slices)).tolist()
-    keys = moved(rows.column("key"), [plan.table_id for plan in plans], entries)
+    keys = decoder.moved(rows.column("key"), [plan.table_id for plan in plans], entries)
     if keys is None:
         return None, []
     columns = {"span_id": pa.array(entries.astype(np.uint64)), "key": keys}

@@ -147,6 +147,7 @@ class TableInfo:
     is_temporary: bool
     state: int
     raw: Mapping[str, Any] = field(compare=False, repr=False)
+    upstream: str = "tikv"  # whose decoder knows its rows
 
     @property
     def full_name(self) -> str:
@@ -211,7 +212,7 @@ class TableInfo:
             "sequence": {} if self.is_sequence else None,
             "temp_table_type": int(self.is_temporary),
             "state": self.state,
-        }
+        } | ({} if self.upstream == "tikv" else {"upstream": self.upstream})
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> TableInfo:
@@ -275,6 +276,7 @@ def _table(info: Mapping[str, Any], schema_name: str) -> TableInfo:
         is_temporary=_int(info, "temp_table_type") != 0,
         state=_int(info, "state"),
         raw=info,
+        upstream=info.get("upstream") or "tikv",
     )
 
 

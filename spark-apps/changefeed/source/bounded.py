@@ -34,8 +34,7 @@ from changefeed.source.options import SourceOptions
 from changefeed.source.pulling import Pulling, first_error
 from changefeed.source.read_schema import ReadSchema
 from changefeed.source.reading import DefinitionRange
-from changefeed.upstream.contract import HistoryLease, Upstream
-from changefeed.upstream.tikv.access import TikvAccess
+from changefeed.upstream.contract import Access, HistoryLease, Upstream
 
 _MOST_PARTITIONS = 32  # of a physical table
 #: The safepoint of a batch query: its tasks renew it, and it is left to expire.
@@ -47,7 +46,7 @@ _SPAN = 1
 class QueryHold:
     """The safepoint that keeps history after `ts` while the query runs."""
 
-    access: TikvAccess
+    access: Access
     service: str
     ts: int
 
@@ -75,7 +74,7 @@ async def plan(options: SourceOptions, wanted: ReadSchema | pa.Schema) -> list[Q
                 f"{to_ts} is not between startingVersion {options.from_ts + 1} and now, {now}",
                 "Correct one of them.",
             )
-        access = TikvAccess(options.access.pd_addresses, options.access.tls, upstream.cluster_id)
+        access = options.access.of_cluster(upstream.cluster_id)
         hold = QueryHold(access, f"changefeed-spark-{secrets.token_hex(8)}", options.from_ts)
         await hold.renewed(upstream)
         lives = await _lives(upstream, options, wanted, options.from_ts, to_ts)

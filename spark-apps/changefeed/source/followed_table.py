@@ -17,8 +17,8 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.source.options import SourceOptions, TableName
 from changefeed.source.read_schema import ReadSchema, check_metadata, schema_of
 from changefeed.source.schema_changes import check_columns, definition_after
+from changefeed.upstream.choice import decoder_of
 from changefeed.upstream.contract import HistoryLease, Upstream
-from changefeed.upstream.tikv.row.rowv2 import check_supported
 
 _LOG = logging.getLogger(__name__)
 _RENEW_S = 60.0
@@ -63,7 +63,7 @@ def find_table(schema: SchemaHistory, ts: int, name: TableName, table_id: int | 
     tables = [table for table in schema.tables_at(ts) if not table.is_view and not table.is_sequence]
     for table in tables:
         if table.id == table_id or (table_id is None and name.is_of(table.schema_name, table.name)):
-            check_supported(table)
+            decoder_of(table).check_supported(table)
             return table
     names = ", ".join(sorted(table.full_name for table in tables)[:8]) or "none"
     raise InvalidSpec(

@@ -14,13 +14,15 @@ upstream's business; these hold for all:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from changefeed.clock import Clock
@@ -29,6 +31,7 @@ from changefeed.model.rows import RAW_SCHEMA, raw_bytes
 from changefeed.model.table_copy import TableCopy
 from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.history import SchemaHistory
+from changefeed.schema.table_info import ColumnInfo, TableInfo
 
 #: How long a call waits for an upstream that does not answer, in seconds.
 PATIENCE_S = 20.0
@@ -234,6 +237,52 @@ class HistoryLease(Protocol):
 
     async def remove(self) -> None:
         """Let history go; only after the changefeed's `closed` record."""
+        ...
+
+
+class Decoder(Protocol):
+    """What the bytes of an upstream's rows say. `keys` and `values` are as its feed hands them on.
+
+    Values have the types of `schema.values`. All raise NeedsHuman, naming table and key, for what can't be decoded.
+    """
+
+    def check_supported(self, table: TableInfo) -> None:
+        """Raises NeedsHuman, naming table, column and type, if rows of `table` can't be decoded faithfully."""
+        ...
+
+    def rows(
+        self,
+        table: TableInfo,
+        keys: pa.BinaryArray,
+        values: pa.BinaryArray,
+        time_zone: str,
+        columns: Sequence[ColumnInfo] | None = None,
+        *,
+        are_whole: bool = False,
+    ) -> list[pa.Array]:
+        """One array for each of `columns`, by default `table.output_columns`; a delete's empty value is none.
+
+        TIMESTAMP is text in `time_zone`. `are_whole`: a row that `table` does not define, as one written under another
+        definition, can't be decoded.
+        """
+        ...
+
+    def absent_value(self, column: ColumnInfo, time_zone: str) -> pa.Array:
+        """What rows have that are older than the column, as one element.
+
+        Raises ValueError for a default of no such type.
+        """
+        ...
+
+    def wrong_rows(self, table: TableInfo, keys: pa.BinaryArray, values: pa.BinaryArray) -> npt.NDArray[np.int64]:
+        """The rows that carry a checksum which is not that of their content."""
+        ...
+
+    def moved(self, keys: pa.BinaryArray, tables: Sequence[int], of: npt.NDArray[np.int64]) -> pa.BinaryArray | None:
+        """The keys as the first of `tables` would have them, so that all can be decoded at once; `of`: whose each is.
+
+        None when they can't be: each table's rows are decoded by themselves.
+        """
         ...
 
 

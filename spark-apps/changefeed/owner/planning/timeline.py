@@ -23,7 +23,7 @@ from changefeed.schema.history import RENAMES, Touched
 from changefeed.schema.sql.told import told
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl, Notice
-from changefeed.upstream.tikv.row.rowv2 import check_supported
+from changefeed.upstream.choice import decoder_of
 
 Selects = Callable[[str, str], bool]  # (schema, table)
 Ignores = Callable[[SchemaChange, str, str], bool]  # (change, schema, table); table "": the statement is the schema's
@@ -58,7 +58,7 @@ class Timeline:
         if not (involved or tables or notices):
             return None
         for table in selected:
-            check_supported(table)
+            decoder_of(table).check_supported(table)
         left = involved - tables.keys()
         self._dispatchers = (self._dispatchers - left) | tables.keys()
         name, query = ".".join(touched.name).rstrip("."), told(change, touched)

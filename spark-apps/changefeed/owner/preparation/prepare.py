@@ -42,8 +42,8 @@ from changefeed.sink.choice import claim_on
 from changefeed.sink.claim import SinkClaim, Taken
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
+from changefeed.upstream.choice import decoder_of
 from changefeed.upstream.contract import HistoryLease, Upstream
-from changefeed.upstream.tikv.row.rowv2 import check_supported
 
 _REMOVAL_S = 5.0  # of a hold, when a start has failed
 
@@ -207,7 +207,7 @@ def select(
     check_time_zone(changefeed.spec.time_zone)
     config = effective(changefeed)
     for table in selected:
-        check_supported(table)
+        decoder_of(table).check_supported(table)
         Selection.of(config, table)
     return {dispatcher: table for table in selected for dispatcher in table.physical_ids}
 

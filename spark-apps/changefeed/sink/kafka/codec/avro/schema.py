@@ -16,7 +16,7 @@ from typing import Any
 
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.upstream.tikv.row.defaults import absent_value
+from changefeed.upstream.choice import DECODERS
 
 _LARGEST = (1 << 63) - 1
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]")
@@ -62,6 +62,7 @@ class AvroTypes:
     bigint_unsigned_as_text: bool = False
     decimal_as_text: bool = False
     time_zone: str = "UTC"
+    upstream: str = "tikv"
 
     def is_text(self, column: ColumnInfo) -> bool:
         """Whether a mode says so."""
@@ -81,7 +82,7 @@ def schema_of(
     table: TableInfo, columns: Sequence[ColumnInfo], namespace: str, types: AvroTypes, *, with_extension: bool
 ) -> str:
     """As text, which is what the registry compares."""
-    names = field_names(table)
+    names, types = field_names(table), replace(types, upstream=table.upstream)
     said = {
         "type": "record",
         "name": _as_name(table.name),
@@ -127,7 +128,7 @@ def default_of(column: ColumnInfo, types: AvroTypes) -> str | int | float | None
         column if has_origin else replace(column, origin_default=column.default, origin_default_bit=column.default_bit)
     )
     try:
-        value = absent_value(given, types.time_zone)[0].as_py()
+        value = DECODERS[types.upstream].absent_value(given, types.time_zone)[0].as_py()
     except ValueError:  # CURRENT_TIMESTAMP, for instance
         return None
     if isinstance(value, dict):
