@@ -188,3 +188,11 @@ class InvalidRequest(ChangefeedError):
 
 class ProtocolViolation(ChangefeedError):
     """A peer broke its protocol: drop what was built on that registration or stream and start it again."""
+
+
+def first_error(error: BaseException) -> BaseException:
+    """The root cause in an exception group: the first error of our own if there is one."""
+    while isinstance(error, BaseExceptionGroup):
+        named = [each for each in error.exceptions if isinstance(each, ChangefeedError)]
+        error = (named or error.exceptions)[0]
+    return error

@@ -21,7 +21,7 @@ import grpc.aio
 import pyarrow as pa
 
 from changefeed.clock import Clock, SystemClock, until_set
-from changefeed.errors import Refused, Unavailable
+from changefeed.errors import Refused, Unavailable, first_error
 from changefeed.eventstore.buffer import EventBuffer, Roll
 from changefeed.eventstore.flight import ArenaServer
 from changefeed.eventstore.run_folder import RunFolder
@@ -219,20 +219,23 @@ class PullerTask:
 
     async def run(self, call: OwnerStream) -> None:
         """Until the owner ends the stream. Raises Fenced, Unavailable."""
-        async with self._feed, asyncio.TaskGroup() as tasks:
-            helpers = [
-                self._segments.begin(tasks),
-                tasks.create_task(self._roll(tasks)),
-                tasks.create_task(self._report(call)),
-                tasks.create_task(self._measure()),
-            ]
-            try:
-                await self._obey(call)
-            finally:
-                self._ending.set()
-                self._segments.end()
-            for helper in helpers:
-                helper.cancel()
+        try:
+            async with self._feed, asyncio.TaskGroup() as tasks:
+                helpers = [
+                    self._segments.begin(tasks),
+                    tasks.create_task(self._roll(tasks)),
+                    tasks.create_task(self._report(call)),
+                    tasks.create_task(self._measure()),
+                ]
+                try:
+                    await self._obey(call)
+                finally:
+                    self._ending.set()
+                    self._segments.end()
+                for helper in helpers:
+                    helper.cancel()
+        except BaseExceptionGroup as group:
+            raise first_error(group) from group
 
     async def _obey(self, call: OwnerStream) -> None:
         try:

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from changefeed.errors import InvalidSpec, SnapshotLostByGC, Transient, Unavailable
+from changefeed.errors import InvalidSpec, SnapshotLostByGC, Transient, Unavailable, first_error
 from changefeed.eventstore.reader import KeptSegments, read_slice
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.slices import SegmentSlice
@@ -31,7 +31,7 @@ from changefeed.source.followed_table import (
     read_schema_of,
 )
 from changefeed.source.options import SourceOptions
-from changefeed.source.pulling import Pulling, first_error
+from changefeed.source.pulling import Pulling
 from changefeed.source.read_schema import ReadSchema
 from changefeed.source.reading import DefinitionRange
 from changefeed.upstream.contract import Access, HistoryLease, Upstream

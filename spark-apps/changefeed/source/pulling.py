@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 import numpy as np
 import numpy.typing as npt
 
-from changefeed.errors import ChangefeedError, Unavailable
+from changefeed.errors import Unavailable
 from changefeed.eventstore.reader import read_slice
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.slices import SegmentSlice
@@ -134,11 +134,3 @@ class Pulling:
             self._troubled_since = None
         elif self._troubled_since is None:
             self._troubled_since = time.monotonic()
-
-
-def first_error(error: BaseException) -> BaseException:
-    """The root cause in an exception group: the first error of our own if there is one."""
-    while isinstance(error, BaseExceptionGroup):
-        named = [each for each in error.exceptions if isinstance(each, ChangefeedError)]
-        error = (named or error.exceptions)[0]
-    return error

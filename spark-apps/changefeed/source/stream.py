@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from changefeed.errors import InvalidSpec, SnapshotLostByGC, Transient, Unavailable
+from changefeed.errors import InvalidSpec, SnapshotLostByGC, Transient, Unavailable, first_error
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.tso import MAX_TS, compose
 from changefeed.owner.pulling.segments import Segment
@@ -29,7 +29,7 @@ from changefeed.source.followed_table import (
 )
 from changefeed.source.offset import Offset
 from changefeed.source.options import SourceOptions
-from changefeed.source.pulling import Pulling, first_error
+from changefeed.source.pulling import Pulling
 from changefeed.source.read_schema import ReadSchema
 from changefeed.source.reading import DefinitionRange, StoredSlices
 from changefeed.upstream.contract import WHOLE_TABLE, HistoryLease, Upstream

@@ -167,15 +167,15 @@ class Feed(Protocol):
 
     def blocked(self) -> list[tuple[int, BlockedRegion]]:
         """Spans, and living transactions that hold them back, the lowest first."""
-        ...
+        return []
 
     def stopped(self) -> Stopped | None:
         """A server that sends nothing or not all, with the reason; None while no such is known."""
-        ...
+        return None
 
     def congested(self) -> list[Stopped]:
         """The servers that have taken no registrations for a while."""
-        ...
+        return []
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class SchemaFeed(Protocol):
 
     def stopped(self) -> Stopped | None:
         """As Feed.stopped."""
-        ...
+        return None
 
 
 @dataclass(frozen=True)
@@ -276,14 +276,14 @@ class Decoder(Protocol):
 
     def wrong_rows(self, table: TableInfo, keys: pa.BinaryArray, values: pa.BinaryArray) -> npt.NDArray[np.int64]:
         """The rows that carry a checksum which is not that of their content."""
-        ...
+        return np.zeros(0, np.int64)
 
     def moved(self, keys: pa.BinaryArray, tables: Sequence[int], of: npt.NDArray[np.int64]) -> pa.BinaryArray | None:
         """The keys as the first of `tables` would have them, so that all can be decoded at once; `of`: whose each is.
 
         None when they can't be: each table's rows are decoded by themselves.
         """
-        ...
+        return None
 
 
 class Upstream(Protocol):
@@ -308,7 +308,7 @@ class Upstream(Protocol):
 
     async def holds(self) -> list[Hold]:
         """Those that have not expired, of whomever, by name. Raises Unavailable where they can't be listed."""
-        ...
+        return []
 
     async def schema(self, ts: int) -> SchemaHistory:
         """All definitions at `ts`, changes with that very ts included (rule 24)."""
@@ -337,9 +337,10 @@ class Upstream(Protocol):
 
     async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
         """The keys between which a physical table has parts of a like size, at most so many."""
-        ...
+        return b"", b"\xff" * 8
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Nothing is asked of it any more."""
 
 
 class Access(Protocol):

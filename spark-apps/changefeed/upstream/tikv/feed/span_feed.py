@@ -24,6 +24,7 @@ from changefeed.errors import (
     Refused,
     Transient,
     Unavailable,
+    first_error,
 )
 from changefeed.model.table_copy import TableCopy
 from changefeed.model.tso import physical_ms
@@ -124,7 +125,7 @@ class SpanFeed:
         try:
             await self._tasks.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
-            raise _first(group) from group
+            raise first_error(group) from group
 
     def subscribe(
         self,
@@ -458,9 +459,3 @@ def _reason(error: cdcpb_pb2.Error | ChangefeedError) -> str:
         return "protocol_violation"
     named = error.ListFields()
     return named[0][0].name if named else "unknown"
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that came first; the others of the group follow from it."""
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,75 @@
+"""A second kind of upstream runs the owner, the puller, the pipeline and a sink by the contract alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changefeed.owner import locations
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.change import SchemaChange
+from changefeed.schema.table_info import LONGLONG, VARCHAR, TableInfo
+from changefeed.spec.parse import parse
+from changefeed.upstream import choice
+from integration_inprocess import InProcessExecution, Run, resource
+from upstream_in_memory import InMemory, JsonRows
+
+ORDERS = 11
+
+
+def orders(*more: str) -> TableInfo:
+    columns = [("id", LONGLONG, 3), ("name", VARCHAR, 0), *((name, VARCHAR, 0) for name in more)]
+    cols = [
+        {"id": n + 1, "name": name, "offset": n, "type": {"Tp": tp, "Flag": flag, "Charset": "utf8mb4"}, "state": 5}
+        for n, (name, tp, flag) in enumerate(columns)
+    ]
+    return TableInfo.from_json(
+        {"schema_name": "", "id": ORDERS, "name": "orders", "cols": cols, "state": 5, "upstream": "memory"}
+    )
+
+
+@pytest.fixture
+def upstream(monkeypatch: pytest.MonkeyPatch) -> InMemory:
+    made = InMemory()
+    monkeypatch.setattr(locations, "access_of", lambda *_: made)
+    monkeypatch.setitem(choice.DECODERS, "memory", JsonRows())
+    made.change(SchemaChange(id=1, type=Action.CREATE_TABLE, schema_id=1, table_id=ORDERS, table_info=orders()))
+    return made
+
+
+async def test_transactions_and_a_schema_change_are_written_once_under_a_killed_driver(
+    upstream: InMemory, tmp_path: Path
+) -> None:
+    start_ts = await upstream.now()
+
+    def run(**more: Any) -> Run:
+        return Run(parse(json.dumps(resource("memory:1", start_ts, tmp_path, **more))), InProcessExecution()).start()
+
+    inserted = upstream.commit(ORDERS, a={"id": 1, "name": "first"}, b={"id": 2, "name": "second"})
+    first = run()
+    await first.until(lambda: first.driver is not None and first.view.progress, "the driver runs")
+    updated = upstream.commit(ORDERS, a={"id": 1, "name": "again"})
+    await first.killed()
+    added = SchemaChange(
+        id=2, type=Action.ADD_COLUMN, schema_id=1, table_id=ORDERS, table_info=orders("note"), query="ALTER TABLE …"
+    )
+    altered = upstream.change(added)
+    deleted = upstream.commit(ORDERS, b=None, c={"id": 3, "name": "third", "note": "new"})
+    outcome = await run(targetTs=str(await upstream.now())).outcome()
+    assert outcome.state == "finished"
+    versions: dict[str, list[str]] = {}
+    for file in (tmp_path / "lake" / "shop" / "orders").rglob("*.csv"):
+        versions.setdefault(file.relative_to(tmp_path).parts[3], []).extend(file.read_text().splitlines())
+    assert {version: sorted(lines) for version, lines in versions.items()} == {
+        str(start_ts): [
+            f'"I","orders","shop",{inserted},1,"first"',
+            f'"I","orders","shop",{inserted},2,"second"',
+            f'"U","orders","shop",{updated},1,"again"',
+        ],
+        str(altered): [
+            f'"D","orders","shop",{deleted},2,"second",\\N',
+            f'"I","orders","shop",{deleted},3,"third","new"',
+        ],
+    }
