@@ -1,6 +1,6 @@
 """One run of a driver: what `owner/driver.py` does with the cores, its calls made one after another.
 
-What becomes of an action of the owner's is the product's own `carry_out`.
+What becomes of an action of the owner's is the product's own `carry_out`, and `fold_if_grown` afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from changefeed.owner.planning.plan_entries import Table
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.owner.preparation.copying import copy_record, tables_to_copy
-from changefeed.owner.publication import carry_out
+from changefeed.owner.publication import carry_out, fold_if_grown
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.writing.open_entries import EntryKey
@@ -233,8 +233,7 @@ class Driver(Process):
         if isinstance(action, Publish):
             self._delete_segments(owner)
         self.hand_out()
-        if self.log.tail > self.world.fold_after:
-            self.log.fold(self.log.state)
+        fold_if_grown(self.log, self.world.fold_after)
 
     def _delete_segments(self, owner: Owner) -> None:
         for uri in owner.unneeded_segments():
