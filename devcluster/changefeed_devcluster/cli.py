@@ -139,7 +139,7 @@ def start(
         Let in only clients whose certificate has this common name; DIR/client's is changefeed. As with the real ones,
         PD refuses others in the handshake, a store refuses each call.
     tls_pd_common_name
-        PD's own list, in place of `tls_common_name`.
+        PD's own list, instead of `tls_common_name`.
     gc_barriers
         PD answers for safepoints as the newest one; with --no-gc-barriers, as those of up to 8.5, which tell every
         service the least safepoint of all.

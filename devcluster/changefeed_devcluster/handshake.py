@@ -72,7 +72,7 @@ class GatedServer:
         if certificate and not self._allowed.isdisjoint(common_names(certificate)):
             await tls.flush()
             return tls
-        tls.writer.write(_BAD_CERTIFICATE)  # in place of what the handshake would have ended with
+        tls.writer.write(_BAD_CERTIFICATE)  # instead of what the handshake would have ended with
         with contextlib.suppress(OSError):
             await tls.writer.drain()
             tls.writer.write_eof()

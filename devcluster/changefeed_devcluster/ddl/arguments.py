@@ -1,7 +1,7 @@
 """Arguments of DDL jobs: an object in TiDB from 8.4 on, a list before.
 
 Written from TiDB's pkg/meta/model/job_args.go, which knows both. A job that is done keeps some arguments for what comes
-after it, such as the deletion of ranges; in a list these stand in the place of those that it was given.
+after it, such as the deletion of ranges; in a list these stand instead of those that it was given.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def _free(tidb: Tidb, db: str, name: str) -> str:
 
 
 def create_view(tidb: Tidb, name: str, of: NamedTable, replaced: NamedTable | None = None) -> NamedTable:
-    """The view `name` of a table's columns, in its database; in the place of one that is there."""
+    """The view `name` of a table's columns, in its database; instead of one that is there."""
     (id_,) = tidb.new_physical_ids(1)
     columns = tuple(replace(column, offset=n) for n, column in enumerate(of.info.public))
     select = f"SELECT {', '.join(f'`{column.name}`' for column in columns)} FROM {sql(of)}"

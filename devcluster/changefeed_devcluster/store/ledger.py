@@ -30,7 +30,7 @@ class WriteLedger:
     def prewrite(self, locks: Sequence[Lock]) -> None:
         """Sets PUT, DELETE and LOCK locks of one transaction; they differ in key, op, values and secondaries only.
 
-        A large transaction's may take the place of its own earlier ones.
+        A large transaction's may replace its own earlier ones.
         """
         first = locks[0]
         if self._journal and first.generation:
@@ -90,7 +90,7 @@ class WriteLedger:
         self._report(ChangeKind.COMMIT, first.start_ts, commit_ts, first.txn_source, rows)
 
     def one_pc(self, rows: Sequence[RowChange], start_ts: int, commit_ts: int, txn_source: int) -> None:
-        """Makes versions, in place of pessimistic locks if there are any."""
+        """Makes versions, instead of pessimistic locks if there are any."""
         if self._journal:
             self._journal.append(
                 JournalRecord.ONE_PC,

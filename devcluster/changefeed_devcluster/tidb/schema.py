@@ -70,7 +70,7 @@ class NewColumn:
 class TidbColumn:
     """A stored column. `origin_default` is what rows written before the column was added have.
 
-    While a column of another type takes the place of column `cast_of`, sessions write both; nobody reads it yet.
+    While a column of another type replaces column `cast_of`, sessions write both; nobody reads it yet.
     """
 
     id: int

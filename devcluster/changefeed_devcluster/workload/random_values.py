@@ -31,7 +31,7 @@ _TYPES: tuple[tuple[str, str], ...] = (
     ("set('x','y','z')", "x,z"),
     ("varbinary(16)", "b"),
 )
-#: Types of which the later can take the place of the earlier; the first step reads other bytes, the second does not.
+#: Types of which the later can replace the earlier; the first step reads other bytes, the second does not.
 CHANGES: dict[str, tuple[str, ...]] = {
     "int": ("bigint", "varchar(24)", "decimal(24,2)"),
     "bigint": ("varchar(24)", "decimal(24,2)"),

@@ -301,7 +301,7 @@ def _text(example: Example, dialect: Dialect) -> tuple[str | None, str]:
 
 
 def _how(plain: str, text: str) -> str:
-    """Which words there are in the place of which, if any are."""
+    """List which words stand instead of which, if any do."""
     if not text:
         return "nothing is executed"
     old, new = _WORD.findall(plain), _WORD.findall(text)

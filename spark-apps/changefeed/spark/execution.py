@@ -127,7 +127,7 @@ class SparkExecution:
 
     @contextmanager
     def _unless_ended(self) -> Iterator[None]:
-        """Around what asks the JVM. Raises Unavailable in the place of what py4j raises when that has ended."""
+        """Around what asks the JVM. Raises Unavailable instead of what py4j raises when that has ended."""
         if why := self._launch.why_ended():
             raise Unavailable(self._failed_as(why), _NEXT)
         try:

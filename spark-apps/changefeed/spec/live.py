@@ -36,7 +36,7 @@ def settings_of(changefeed: Changefeed) -> dict[str, str]:
 
 
 def with_settings(changefeed: Changefeed, settings: Mapping[str, object]) -> Changefeed:
-    """The resource with these in the place of its own; those that this version does not know are passed over.
+    """The resource with these instead of its own; those that this version does not know are passed over.
 
     Raises InvalidResource.
     """

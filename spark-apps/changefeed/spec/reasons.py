@@ -1,6 +1,6 @@
 """Every reason the operator reports for a changefeed, in one table; docs/reference/events.md is generated from it.
 
-A reason can appear in three places: on the conditions Ready, Reconciling and Stalled, on an event, and as a failure
+A reason can appear in three ways: on the conditions Ready, Reconciling and Stalled, on an event, and as a failure
 class in `status.restarts`. The condition `HistoryHeld` has its own set.
 """
 
