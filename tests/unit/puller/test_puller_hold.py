@@ -233,7 +233,7 @@ async def committed(feed: SpanFeed, stream: FakeStream, request: cdcpb.ChangeDat
     stream.rows(
         request, *(cdcpb.Event.Row(type=cdcpb.Event.PREWRITE, key=key, value=bytes(200), **put) for key in KEYS)
     )
-    await patiently(lambda: sum(each.pending_rows for each in feed._streams.values()) == len(KEYS))
+    await patiently(lambda: feed.pending_rows == len(KEYS))
     rooms.gate.clear()
     rooms.asked = 0
     stream.rows(request, cdcpb.Event.Row(type=cdcpb.Event.COMMIT, commit_ts=150, key=KEYS[0], **put))

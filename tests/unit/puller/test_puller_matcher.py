@@ -198,7 +198,7 @@ def test_unclear_rows_are_forgotten_with_their_registration_and_do_not_keep_thei
     matcher.close(0)
     matched = matcher.feed(frame([(1, Row("INITIALIZED")), (1, Row("ROLLBACK", 10, 0, "a"))]))
     assert (matched.initialized, matched.unclear) == ([1], {})
-    assert matcher._unclear.height == 0
+    assert matcher.is_empty
 
 
 def test_memory_of_decided_transactions_is_given_up() -> None:
@@ -207,5 +207,5 @@ def test_memory_of_decided_transactions_is_given_up() -> None:
         feed(matcher, prewrite(start, "a"), Row("COMMIT", start, start + 5, "a"))
         matcher.advance(0, start + 5)
     feed(matcher)
-    assert len(matcher._fates) <= 1
-    assert matcher._moved.height == 0
+    assert matcher.decided_transactions <= 1
+    assert matcher.is_empty

@@ -64,17 +64,12 @@ def keys(matched: Matched) -> list[int]:
     return [int(key) for part in (matched.rows, *matched.more) for key in part["key"].to_list()]
 
 
-def resident(matcher: Matcher) -> int:
-    """Bytes of rows in memory."""
-    return sum(frame.estimated_size() for frame in (matcher._pending, matcher._moved, *matcher._early))
-
-
 def fed(matcher: Matcher, kind: int, count: int, **columns: Any) -> int:
     """Feeds rows of one transaction, a chunk of 100 at a time; the most bytes that stood in memory after one."""
     most = 0
     for first in range(0, count, 100):
         assert keys(matcher.feed(rows(kind, range(first, min(first + 100, count)), **columns))) == []
-        most = max(most, resident(matcher))
+        most = max(most, matcher.resident_bytes)
     return most
 
 
@@ -87,7 +82,7 @@ def test_memory_does_not_grow_with_a_transaction() -> None:
     parts = [matched.rows, *matched.more]
     assert sorted(int(key) for part in parts for key in part["key"].to_list()) == list(range(3_000))
     assert max(part.estimated_size() for part in parts[1:]) <= 2 * spilled.BATCH_BYTES
-    assert resident(matcher) < matcher_module.SPILL_BYTES
+    assert matcher.resident_bytes < matcher_module.SPILL_BYTES
     assert sum(len(file.content) for file in files.made) < 3_000 * 200, "values are given up"
 
 
@@ -98,8 +93,7 @@ def test_what_is_spilled_is_given_up_row_by_row_as_its_commits_come() -> None:
     for first in range(100, 1_000, 100):
         matched = matcher.feed(rows(COMMIT, range(first, first + 100), commit_ts=20))
         assert (keys(matched), matched.violations) == ([], {})
-    assert matcher._spilled._pieces == []
-    assert matcher._spilled._slots._runs == []
+    assert matcher.is_empty
     assert list(matcher.feed(rows(COMMIT, range(5, 6), commit_ts=20)).violations) == [0], "it was committed before"
 
 
@@ -128,7 +122,7 @@ def test_a_closed_registration_gives_up_its_part_also_between_two_batches() -> N
     matcher.close(1)
     assert (0 < got < 200, list(matched.more)) == (True, [])
     matcher.feed(rows(INITIALIZED, range(0)))
-    assert matcher._spilled._pieces == []
+    assert matcher.is_empty
 
 
 def test_a_repeated_prewrite_of_a_spilled_row_is_merged_with_it() -> None:
@@ -207,10 +201,10 @@ def test_a_scratch_file_has_no_name_and_keeps_what_is_not_cut_off(tmp_path: Path
         file.read(blocks[1])
 
 
-def test_other_bytes_than_were_written_are_noticed(tmp_path: Path) -> None:
-    file = LocalFile(tmp_path)
+def test_other_bytes_than_were_written_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, pwrite = LocalFile(tmp_path), os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda number, _, at: pwrite(number, b"wrong", at))
     block = file.append(pa.py_buffer(b"right"))
-    os.pwrite(file._file, b"wrong", 0)
     with pytest.raises(Unavailable, match=f"{tmp_path} has other bytes"):
         file.read(block)
 

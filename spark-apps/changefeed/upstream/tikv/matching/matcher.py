@@ -143,6 +143,23 @@ class Matcher:
         self._forget_closed()
         return self._pending.height + self._spilled.pending_rows + sum(frame.height for frame in self._early)
 
+    @property
+    def resident_bytes(self) -> int:
+        """Of rows in memory."""
+        return sum(int(frame.estimated_size()) for frame in (self._pending, self._moved, *self._early))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row is kept, in memory or spilled."""
+        return self._spilled.is_empty and not (
+            self._pending.height or self._moved.height or self._unclear.height or self._early
+        )
+
+    @property
+    def decided_transactions(self) -> int:
+        """Whose fate is remembered, per registration."""
+        return len(self._fates)
+
     def check(self) -> None:
         """What holds between two calls, for tests. Raises AssertionError."""
         pending, moved, unclear = map(self._of_open, (self._pending, self._moved, self._unclear))

@@ -27,6 +27,10 @@ class SlotIndex:
     def __init__(self) -> None:
         self._runs: list[_SortedRun] = []
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._runs
+
     def add(self, first: int, slots: _U64) -> None:
         """Rows `first`, `first + 1`, ... are above all that there are."""
         rows = np.arange(len(slots), dtype=np.uint32)

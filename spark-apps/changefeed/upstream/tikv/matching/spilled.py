@@ -140,6 +140,11 @@ class Spilled:
         """Whether there are rows to be given out."""
         return any(piece.is_owing for piece in self._pieces)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is here, of which nothing is left in the index either."""
+        return not self._pieces and self._slots.is_empty
+
     def put(self, rows: pl.DataFrame) -> None:
         """Undecided rows with their slots. Raises Unavailable."""
         if self._scratch is None:
