@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from changefeed.errors import ChangefeedError, NeedsHuman, Refused, Transient, Unavailable
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.reporting import progress as progress_module
+from changefeed.owner.reporting import meter as meter_module
 from changefeed.sink.contract import Claim, Entry, EntryId, Surroundings
 from changefeed.sink.kafka.entry_writer import KafkaJob, KafkaWriter
 from changefeed.sink.kafka.options import KafkaEndpoint
@@ -278,7 +278,7 @@ async def test_a_run_waits_for_the_registry_and_says_so(
 
     await run.until(is_said, "the view and the status say it")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(progress_module, "RUN_S", 1.0)
+        patched.setattr(meter_module, "RUN_S", 1.0)
         with pytest.raises(Unavailable, match=r"has failed for 1 s\. The schema registry at .* answers 503") as ended:
             await run.outcome()
     assert ended.value.exit_code == 69

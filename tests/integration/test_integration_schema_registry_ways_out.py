@@ -14,7 +14,7 @@ import fastavro
 import pytest
 from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, Unavailable
 from changefeed.owner.driver import RunOptions
-from changefeed.owner.reporting import progress as progress_module
+from changefeed.owner.reporting import meter as meter_module
 from changefeed.spec.parse import parse
 from changefeed_devcluster.ddl.columns import modify_column
 from changefeed_devcluster.ddl.running import last
@@ -90,7 +90,7 @@ class Feed:
 
         await run.until(is_said, "it says why it waits")
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(progress_module, "RUN_S", 1.0)
+            patched.setattr(meter_module, "RUN_S", 1.0)
             with pytest.raises(Unavailable, match=why) as ended:
                 await run.outcome()
         return ended.value.next_step

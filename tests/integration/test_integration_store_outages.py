@@ -14,7 +14,7 @@ from changefeed import errors
 from changefeed.log.log import Log
 from changefeed.log.records import EpochRecord
 from changefeed.objectstore.open import Store, open_store
-from changefeed.owner.reporting import progress as progress_module
+from changefeed.owner.reporting import meter as meter_module
 from changefeed.sink.storage.layout import METADATA, parse_index_path
 from integration_failing_store import SINK, STATE, Feed, everything, new_feed, run_once, running_feed, surround, writes
 from integration_s3_proxy import AWAY, FORBIDDEN, REFUSED, STALE, FaultyProxy
@@ -49,7 +49,7 @@ async def test_a_store_that_stays_away_ends_the_run_and_a_later_one_goes_on(
     with feed.load(), pytest.MonkeyPatch.context() as patched:
         run = feed.start()
         await feed.caught_up(run)
-        patched.setattr(progress_module, "RUN_S", 1.0)
+        patched.setattr(meter_module, "RUN_S", 1.0)
         assert run.driver is not None
         run.driver.publication.patience.limit_s = 1.0
         run.driver.prepared.log.patience.limit_s = 1.0
