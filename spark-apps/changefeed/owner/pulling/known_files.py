@@ -15,7 +15,7 @@ from changefeed.wire import owner_pb2 as pb
 
 
 class Memory(NamedTuple):
-    """A segment's place in the memory of a puller, where tasks read it until it is archived."""
+    """A segment's address in the memory of a puller, where tasks read it until it is archived."""
 
     puller: int
     seq: int

@@ -94,14 +94,14 @@ def crc32_of(*texts: bytes) -> int:
 def crc32_after(prefix: bytes, texts: pa.Array) -> npt.NDArray[np.uint32]:
     """Of `prefix` and each text (binary, no nulls); a step of the processor for each byte of all texts, not of Python.
 
-    Longest first, so that at each place the texts that have a byte there are the first ones.
+    Longest first, so that at each position the texts that have a byte there are the first ones.
     """
     starts, lengths, data = _laid_out(texts)
     order = np.argsort(-lengths, kind="stable")
     starts, sorted_lengths = starts[order], lengths[order]
     state = np.full(len(texts), zlib.crc32(prefix) ^ 0xFFFFFFFF, np.uint32)
     for position in range(int(sorted_lengths[0]) if len(texts) else 0):
-        there = int(np.searchsorted(-sorted_lengths, -position, side="left"))  # longer than `place`
+        there = int(np.searchsorted(-sorted_lengths, -position, side="left"))  # longer than `position`
         byte = data[starts[:there] + position]
         state[:there] = _TABLE[(state[:there] ^ byte) & 0xFF] ^ (state[:there] >> np.uint32(8))
     result = np.empty_like(state)
@@ -158,7 +158,7 @@ def _murmur2(texts: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _word(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.uint32]:
-    """The bytes from each place on, the least significant first."""
+    """The bytes from each start on, the least significant first."""
     word = np.zeros(len(starts), np.uint32)
     for position in range(size):
         word |= data[starts + position].astype(np.uint32) << np.uint32(8 * position)
