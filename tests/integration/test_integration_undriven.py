@@ -113,7 +113,7 @@ async def test_hold_beside_a_driver_that_has_gone_on_is_no_error(world: World, m
         world.cluster.safepoints.update(GC_WORKER, HOUR, world.tidb.now(), int(time.time()))
         return await real(self, ts)
 
-    monkeypatch.setattr(undriven.Safepoint, "hold", overtaken)
+    monkeypatch.setattr(Safepoint, "hold", overtaken)
     assert await hold(world.changefeed()) == NothingToHold("a driver is running and keeps renewing it")
 
 
@@ -125,7 +125,7 @@ async def test_hold_that_meets_a_close_leaves_no_safepoint(world: World, monkeyp
         await close(world.changefeed())
         return await real(self, ts)
 
-    monkeypatch.setattr(undriven.Safepoint, "hold", closed_meanwhile)
+    monkeypatch.setattr(Safepoint, "hold", closed_meanwhile)
     assert await hold(world.changefeed()) == NothingToHold("it was deleted")
     assert held_ts(world) is None
 
