@@ -191,8 +191,8 @@ DDL = (
         "a table that joins is pulled from where the DDL span is",
         Owner,
         "_executed",
-        "self.spans.add_span(dispatcher, *table_span(dispatcher), ddl.ts)",
-        "self.spans.add_span(dispatcher, *table_span(dispatcher), self.barrier.ceiling())",
+        "self.spans.add_span(dispatcher, *WHOLE_TABLE, ddl.ts)",
+        "self.spans.add_span(dispatcher, *WHOLE_TABLE, self.barrier.ceiling())",
     ),
     Mutation(
         "DDL",
