@@ -18,6 +18,7 @@ import pyarrow as pa
 from changefeed.model.position import OP_INSERT, OP_UPDATE
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.schema.values import arrow_type
 from changefeed.sink.kafka.client import Cluster
@@ -48,14 +49,14 @@ CODECS: dict[str, MessageCodec] = {
 def table() -> TableInfo:
     """Eight columns, about 120 bytes of values a row."""
     kinds = {
-        "id": (ti.LONGLONG, ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY),
-        "customer": (ti.LONGLONG, ti.FLAG_NOT_NULL),
-        "state": (ti.TINY, 0),
-        "amount": (ti.NEW_DECIMAL, 0),
-        "weight": (ti.DOUBLE, 0),
-        "name": (ti.VARCHAR, 0),
-        "note": (ti.VARCHAR, 0),
-        "at": (ti.DATETIME, 0),
+        "id": (SqlType.BIGINT, ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY),
+        "customer": (SqlType.BIGINT, ti.FLAG_NOT_NULL),
+        "state": (SqlType.TINYINT, 0),
+        "amount": (SqlType.DECIMAL, 0),
+        "weight": (SqlType.DOUBLE, 0),
+        "name": (SqlType.VARCHAR, 0),
+        "note": (SqlType.VARCHAR, 0),
+        "at": (SqlType.DATETIME, 0),
     }
     columns = [
         {

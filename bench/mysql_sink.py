@@ -21,6 +21,7 @@ import pyarrow as pa
 from changefeed.model.position import OP_INSERT
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.sink.contract import Claim, EntryId
 from changefeed.sink.mysql.order.conflicts import Conflicts
 from changefeed.sink.mysql.rows.changes import Changes
@@ -39,7 +40,12 @@ _BATCH, _CHUNK, _WORKERS = 256, 16384, 4
 
 
 def _table() -> ti.TableInfo:
-    kinds = {"id": (ti.LONG, ti.FLAG_PRI_KEY), "k": (ti.LONG, 0), "c": (ti.STRING, 0), "pad": (ti.STRING, 0)}
+    kinds = {
+        "id": (SqlType.INT, ti.FLAG_PRI_KEY),
+        "k": (SqlType.INT, 0),
+        "c": (SqlType.CHAR, 0),
+        "pad": (SqlType.CHAR, 0),
+    }
     cols = [
         {
             "id": index,

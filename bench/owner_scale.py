@@ -40,7 +40,8 @@ from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.meter import Meter
 from changefeed.owner.writing.writing import Run
 from changefeed.pipeline.work import Work
-from changefeed.schema.table_info import LONG, STRING, parse_table_info
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import parse_table_info
 from changefeed.sink.storage.layout import Layout
 from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.wire import owner_pb2 as pb
@@ -63,7 +64,9 @@ TABLE_INFO = parse_table_info(
         "name": "t",
         "cols": [
             {"id": n, "name": name, "offset": n - 1, "type": {"Tp": tp, "Flag": 3 if n == 1 else 1}, "state": 5}
-            for n, (name, tp) in enumerate((("id", LONG), ("k", LONG), ("c", STRING), ("pad", STRING)), 1)
+            for n, (name, tp) in enumerate(
+                (("id", SqlType.INT), ("k", SqlType.INT), ("c", SqlType.CHAR), ("pad", SqlType.CHAR)), 1
+            )
         ],
         "pk_is_handle": True,
         "state": 5,

@@ -21,7 +21,7 @@ from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
 from changefeed.model.position import Position
 from changefeed.objectstore.open import local_path
 from changefeed.objectstore.patience import Patience
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, TableInfo, parse_table_info
 from changefeed.sink.iceberg.driver import IcebergDriver
 from changefeed.sink.iceberg.shape import file_schema
@@ -37,7 +37,7 @@ EACH = 200 if EVIDENCE else 2
 
 pytestmark = pytest.mark.timeout(FETCH_S + COMPILE_S + (7200 if EVIDENCE else 240))
 
-_KEY = {"Tp": ti.LONGLONG, "Flag": FLAG_NOT_NULL | FLAG_PRI_KEY, "Flen": 20, "Decimal": 0}
+_KEY = {"Tp": SqlType.BIGINT, "Flag": FLAG_NOT_NULL | FLAG_PRI_KEY, "Flen": 20, "Decimal": 0}
 _ID = {"id": 1, "name": {"O": "id"}, "offset": 0, "type": _KEY, "state": 5}
 T = parse_table_info({"id": 101, "name": {"O": "t"}, "cols": [_ID], "pk_is_handle": True, "state": 5}, "shop")
 

@@ -20,6 +20,7 @@ from changefeed.schema.history import Touched
 from changefeed.schema.sql.definition import Definition
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.tables import create_table
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Ddl
 from changefeed.sink.mysql.definitions.check import check, compare
@@ -38,7 +39,7 @@ NOT_NULL, KEY, UNSIGNED = ti.FLAG_NOT_NULL, ti.FLAG_PRI_KEY | ti.FLAG_NOT_NULL, 
 def column(
     id_: int, name: str, tp: int, flag: int = 0, flen: int = -1, decimal: int = -1, **more: Any
 ) -> dict[str, Any]:
-    is_text = tp in ti.STRINGS | {ti.BLOB, ti.ENUM, ti.SET} and not more.get("binary")
+    is_text = tp in ti.STRINGS | {SqlType.TEXT, SqlType.ENUM, SqlType.SET} and not more.get("binary")
     collate = more.get("collate", "utf8mb4_bin") if is_text else "binary"
     charset = collate.partition("_")[0]
     kind = {"Tp": tp, "Flag": flag, "Flen": flen, "Decimal": decimal, "Charset": charset, "Collate": collate,
@@ -75,25 +76,25 @@ def table(
 ITEMS = table(
     "items",
     [
-        column(1, "id", ti.LONG, KEY, 11),
-        column(2, "code", ti.VARCHAR, NOT_NULL, 20),
-        column(3, "name", ti.VARCHAR, 0, 20, collate="utf8mb4_general_ci"),
-        column(4, "amount", ti.NEW_DECIMAL, 0, 10, 2),
-        column(5, "at", ti.DATETIME, 0, 26, 6),
-        column(6, "stamp", ti.TIMESTAMP, NOT_NULL, 19, 0, default="2024-01-01 00:00:00"),
-        column(7, "kind", ti.ENUM, 0, elems=["a", "b's", "c,d"]),
-        column(8, "note", ti.BLOB, 0, 65535),
-        column(9, "hash", ti.STRING, 0, 8, binary=True),
-        column(10, "word", ti.STRING, 0, 8),
-        column(11, "bits", ti.BIT, 0, 5),
-        column(12, "ratio", ti.DOUBLE, 0, 22),
-        column(13, "doc", ti.JSON),
-        column(14, "big", ti.LONGLONG, UNSIGNED, 20),
-        column(15, "third", ti.LONG, 0, 11, expression="`id` % 3 + 1", stored=True),
-        column(16, "shout", ti.VARCHAR, 0, 30, expression="concat(`code`, _utf8mb4'!')"),
-        column(17, "small", ti.FLOAT, 0, 12),
-        column(18, "day", ti.DATE, default="2024-01-01"),
-        column(19, "bin", ti.VARCHAR, 0, 8, binary=True),
+        column(1, "id", SqlType.INT, KEY, 11),
+        column(2, "code", SqlType.VARCHAR, NOT_NULL, 20),
+        column(3, "name", SqlType.VARCHAR, 0, 20, collate="utf8mb4_general_ci"),
+        column(4, "amount", SqlType.DECIMAL, 0, 10, 2),
+        column(5, "at", SqlType.DATETIME, 0, 26, 6),
+        column(6, "stamp", SqlType.TIMESTAMP, NOT_NULL, 19, 0, default="2024-01-01 00:00:00"),
+        column(7, "kind", SqlType.ENUM, 0, elems=["a", "b's", "c,d"]),
+        column(8, "note", SqlType.TEXT, 0, 65535),
+        column(9, "hash", SqlType.CHAR, 0, 8, binary=True),
+        column(10, "word", SqlType.CHAR, 0, 8),
+        column(11, "bits", SqlType.BIT, 0, 5),
+        column(12, "ratio", SqlType.DOUBLE, 0, 22),
+        column(13, "doc", SqlType.JSON),
+        column(14, "big", SqlType.BIGINT, UNSIGNED, 20),
+        column(15, "third", SqlType.INT, 0, 11, expression="`id` % 3 + 1", stored=True),
+        column(16, "shout", SqlType.VARCHAR, 0, 30, expression="concat(`code`, _utf8mb4'!')"),
+        column(17, "small", SqlType.FLOAT, 0, 12),
+        column(18, "day", SqlType.DATE, default="2024-01-01"),
+        column(19, "bin", SqlType.VARCHAR, 0, 8, binary=True),
     ],
     [
         index(1, "code", "code", unique=True),
@@ -107,7 +108,7 @@ ITEMS = table(
 def parted(name: str, type_: int, by: str, *partitions: dict[str, Any]) -> TableInfo:
     definitions = [{"id": 11 + n, "name": {"O": f"p{n}"}, **each} for n, each in enumerate(partitions)]
     partition = {"enable": True, "type": type_, "expr": by, "definitions": definitions}
-    return table(name, [column(1, "id", ti.LONG, KEY, 11)], [], partition=partition)
+    return table(name, [column(1, "id", SqlType.INT, KEY, 11)], [], partition=partition)
 
 
 PARTED = parted("parted", 1, "`id`", {"less_than": ["10"]}, {"less_than": ["MAXVALUE"]})
@@ -119,7 +120,7 @@ HASHES = parted("hashes", 2, "`id` % 7", {}, {}, {})
 
 def words(collate: str) -> TableInfo:
     """A table whose key is a text."""
-    columns = [column(1, "word", ti.VARCHAR, KEY, 20, collate=collate), column(2, "n", ti.LONG, 0, 11)]
+    columns = [column(1, "word", SqlType.VARCHAR, KEY, 20, collate=collate), column(2, "n", SqlType.INT, 0, 11)]
     key = index(1, "PRIMARY", "word", unique=True, primary=True)
     return table("words", columns, [key], pk_is_handle=False, is_common_handle=True)
 
@@ -381,7 +382,7 @@ def test_the_collation_of_a_key_is_the_upstream_s_or_compares_bytes(
 
 def test_members_of_an_enum_are_read_as_the_server_shows_them(database: MariaDb, session: Session) -> None:
     kinds = ["a'b", "c\\d", "e\nf", "g,h", "i(j"]
-    one = table("kinds", [column(1, "id", ti.LONG, KEY, 11), column(2, "kind", ti.ENUM, 0, elems=kinds)], [])
+    one = table("kinds", [column(1, "id", SqlType.INT, KEY, 11), column(2, "kind", SqlType.ENUM, 0, elems=kinds)], [])
     database.query(create_table(Definition.of(one), MARIADB))
     assert found(session, one) == []
 
@@ -396,7 +397,9 @@ def test_a_table_that_is_not_there_is_named_with_the_statement_that_makes_it(
 
 
 def test_a_server_may_keep_names_in_lower_case(tmp_path: Path) -> None:
-    one, other = (table(name, [column(1, "Id", ti.LONG, KEY, 11)], [], database="Shop") for name in ("One", "Other"))
+    one, other = (
+        table(name, [column(1, "Id", SqlType.INT, KEY, 11)], [], database="Shop") for name in ("One", "Other")
+    )
     with running(tmp_path, "--lower-case-table-names=1") as server:
         server.query("CREATE DATABASE Shop", *(create_table(Definition.of(each), MARIADB) for each in (one, other)))
         session = Session(server.server())
@@ -406,7 +409,7 @@ def test_a_server_may_keep_names_in_lower_case(tmp_path: Path) -> None:
 
 
 def test_tables_made_by_hand_may_have_what_the_upstream_lacks(database: MariaDb, session: Session) -> None:
-    one = table("own", [column(1, "id", ti.LONGLONG, KEY, 20)], [])
+    one = table("own", [column(1, "id", SqlType.BIGINT, KEY, 20)], [])
     for made in (
         "id BIGINT PRIMARY KEY)",
         "id BIGINT NOT NULL UNIQUE, own INT AUTO_INCREMENT PRIMARY KEY)",
@@ -420,7 +423,7 @@ def test_tables_made_by_hand_may_have_what_the_upstream_lacks(database: MariaDb,
 def test_a_thousand_tables_take_one_query_of_a_kind(
     database: MariaDb, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = [table(f"t{n}", [column(1, "id", ti.LONG, KEY, 11)], []) for n in range(30)]
+    many = [table(f"t{n}", [column(1, "id", SqlType.INT, KEY, 11)], []) for n in range(30)]
     database.query(*(f"CREATE TABLE shop.t{n} (id INT PRIMARY KEY)" for n in range(30)))
     asked: list[bytes] = []
     rows = Session.rows

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.values import arrow_type
 from changefeed.sink.contract import EntryId
 from changefeed.sink.mysql.rows.changes import Changes
@@ -23,34 +24,34 @@ _TEXT = 'it\'s \\ "quoted" \n\r\t\0 % é 漢 🎉'
 
 #: SQL type, TiDB's FieldType, values; of each how it reads back as text, where not as `str` has it.
 KINDS: list[tuple[str, dict[str, Any], list[Any], list[str | bytes] | None]] = [
-    ("TINYINT", {"Tp": ti.TINY}, [-128, 127], None),
-    ("SMALLINT UNSIGNED", {"Tp": ti.SHORT} | _UNSIGNED, [0, 65535], None),
-    ("MEDIUMINT", {"Tp": ti.INT24}, [-(1 << 23), (1 << 23) - 1], None),
-    ("INT", {"Tp": ti.LONG}, [-(1 << 31), (1 << 31) - 1], None),
-    ("BIGINT", {"Tp": ti.LONGLONG}, [-(1 << 63), (1 << 63) - 1], None),
-    ("BIGINT UNSIGNED", {"Tp": ti.LONGLONG} | _UNSIGNED, [0, (1 << 64) - 1], None),
-    ("YEAR", {"Tp": ti.YEAR}, [0, 1901, 2155], ["0000", "1901", "2155"]),
-    ("BIT(64)", {"Tp": ti.BIT}, [0, (1 << 64) - 1], [bytes(8), b"\xff" * 8]),
-    ("BIT(1)", {"Tp": ti.BIT}, [0, 1], [b"\x00", b"\x01"]),
-    ("DECIMAL(65,30)", {"Tp": ti.NEW_DECIMAL}, ["-" + "9" * 35 + "." + "9" * 30, "0." + "0" * 29 + "1"], None),
-    ("CHAR(40)", {"Tp": ti.STRING}, ["", _TEXT], None),
-    ("VARCHAR(40) CHARACTER SET latin1", {"Tp": ti.VARCHAR}, ["é ' \\"], None),
-    ("LONGTEXT", {"Tp": ti.LONG_BLOB}, ["", _TEXT * 1000], None),
-    ("VARBINARY(300)", {"Tp": ti.VARCHAR} | _BINARY, [b"", _ALL_BYTES], [b"", _ALL_BYTES]),
-    ("BINARY(3)", {"Tp": ti.STRING} | _BINARY, [b"a\0\0"], [b"a\0\0"]),
-    ("LONGBLOB", {"Tp": ti.LONG_BLOB} | _BINARY, [b"", _ALL_BYTES * 1000], [b"", _ALL_BYTES * 1000]),
-    ("DATE", {"Tp": ti.DATE}, ["0000-00-00", "1000-01-01", "9999-12-31", "2024-02-31"], None),
-    ("DATETIME(6)", {"Tp": ti.DATETIME}, ["0000-00-00 00:00:00.000000", "9999-12-31 23:59:59.999999"], None),
-    ("TIMESTAMP(3) NULL", {"Tp": ti.TIMESTAMP}, ["1970-01-01 00:00:01.000", "2038-01-19 03:14:07.999"], None),
-    ("TIME(6)", {"Tp": ti.DURATION}, ["-838:59:59.000000", "838:59:59.000000", "00:00:00.000001"], None),
-    ("JSON", {"Tp": ti.JSON}, ['{"a": [1, "\\"\\\\", null]}', "null"], None),
-    ("ENUM('a','it''s')", {"Tp": ti.ENUM}, [(1, "a"), (2, "it's")], ["a", "it's"]),
-    ("SET('a','b''c')", {"Tp": ti.SET}, [(0, ""), (3, "a,b'c")], ["", "a,b'c"]),
+    ("TINYINT", {"Tp": SqlType.TINYINT}, [-128, 127], None),
+    ("SMALLINT UNSIGNED", {"Tp": SqlType.SMALLINT} | _UNSIGNED, [0, 65535], None),
+    ("MEDIUMINT", {"Tp": SqlType.MEDIUMINT}, [-(1 << 23), (1 << 23) - 1], None),
+    ("INT", {"Tp": SqlType.INT}, [-(1 << 31), (1 << 31) - 1], None),
+    ("BIGINT", {"Tp": SqlType.BIGINT}, [-(1 << 63), (1 << 63) - 1], None),
+    ("BIGINT UNSIGNED", {"Tp": SqlType.BIGINT} | _UNSIGNED, [0, (1 << 64) - 1], None),
+    ("YEAR", {"Tp": SqlType.YEAR}, [0, 1901, 2155], ["0000", "1901", "2155"]),
+    ("BIT(64)", {"Tp": SqlType.BIT}, [0, (1 << 64) - 1], [bytes(8), b"\xff" * 8]),
+    ("BIT(1)", {"Tp": SqlType.BIT}, [0, 1], [b"\x00", b"\x01"]),
+    ("DECIMAL(65,30)", {"Tp": SqlType.DECIMAL}, ["-" + "9" * 35 + "." + "9" * 30, "0." + "0" * 29 + "1"], None),
+    ("CHAR(40)", {"Tp": SqlType.CHAR}, ["", _TEXT], None),
+    ("VARCHAR(40) CHARACTER SET latin1", {"Tp": SqlType.VARCHAR}, ["é ' \\"], None),
+    ("LONGTEXT", {"Tp": SqlType.LONGTEXT}, ["", _TEXT * 1000], None),
+    ("VARBINARY(300)", {"Tp": SqlType.VARCHAR} | _BINARY, [b"", _ALL_BYTES], [b"", _ALL_BYTES]),
+    ("BINARY(3)", {"Tp": SqlType.CHAR} | _BINARY, [b"a\0\0"], [b"a\0\0"]),
+    ("LONGBLOB", {"Tp": SqlType.LONGTEXT} | _BINARY, [b"", _ALL_BYTES * 1000], [b"", _ALL_BYTES * 1000]),
+    ("DATE", {"Tp": SqlType.DATE}, ["0000-00-00", "1000-01-01", "9999-12-31", "2024-02-31"], None),
+    ("DATETIME(6)", {"Tp": SqlType.DATETIME}, ["0000-00-00 00:00:00.000000", "9999-12-31 23:59:59.999999"], None),
+    ("TIMESTAMP(3) NULL", {"Tp": SqlType.TIMESTAMP}, ["1970-01-01 00:00:01.000", "2038-01-19 03:14:07.999"], None),
+    ("TIME(6)", {"Tp": SqlType.TIME}, ["-838:59:59.000000", "838:59:59.000000", "00:00:00.000001"], None),
+    ("JSON", {"Tp": SqlType.JSON}, ['{"a": [1, "\\"\\\\", null]}', "null"], None),
+    ("ENUM('a','it''s')", {"Tp": SqlType.ENUM}, [(1, "a"), (2, "it's")], ["a", "it's"]),
+    ("SET('a','b''c')", {"Tp": SqlType.SET}, [(0, ""), (3, "a,b'c")], ["", "a,b'c"]),
 ]  # fmt: skip
 #: Read back as numbers: MariaDB prints fewer digits of a FLOAT than it keeps.
 FLOATS = {
-    "FLOAT": (ti.FLOAT, [0.1, -3.4028234663852886e38, 1.17549435e-38, 16777216.0]),
-    "DOUBLE": (ti.DOUBLE, [0.1, -1.7976931348623157e308, 2.2250738585072014e-308, 123456789.12345678]),
+    "FLOAT": (SqlType.FLOAT, [0.1, -3.4028234663852886e38, 1.17549435e-38, 16777216.0]),
+    "DOUBLE": (SqlType.DOUBLE, [0.1, -1.7976931348623157e308, 2.2250738585072014e-308, 123456789.12345678]),
 }
 
 
@@ -65,9 +66,9 @@ def make_table(database: MariaDb, name: str, sql: str, kind: dict[str, Any]) -> 
     create = f"CREATE TABLE bank.{name} (id BIGINT PRIMARY KEY, v {sql}{computed})"
     database.query(f"DROP TABLE IF EXISTS bank.{name}", create)
     kinds = {
-        "id": {"Tp": ti.LONGLONG, "Flag": ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY},
+        "id": {"Tp": SqlType.BIGINT, "Flag": ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY},
         "v": {"Charset": "utf8mb4", "Collate": "utf8mb4_bin"} | kind,
-        "g": {"Tp": ti.LONGLONG},
+        "g": {"Tp": SqlType.BIGINT},
     }
     cols = [
         {"id": place, "name": name, "offset": place, "type": kinds[name], "state": ti.STATE_PUBLIC}
@@ -143,17 +144,17 @@ def test_floats_keep_every_bit(database: MariaDb, sql: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "kind", "value"),
     [
-        ("FLOAT", {"Tp": ti.FLOAT}, 0.1),
-        ("DOUBLE", {"Tp": ti.DOUBLE}, 0.1),
-        ("DECIMAL(20,5)", {"Tp": ti.NEW_DECIMAL}, "1.50000"),
-        ("VARCHAR(40)", {"Tp": ti.VARCHAR}, "it's \\"),
-        ("VARCHAR(40) CHARACTER SET latin1", {"Tp": ti.VARCHAR}, "é"),
-        ("VARBINARY(40)", {"Tp": ti.VARCHAR} | _BINARY, b"\0'\xff"),
-        ("BIT(8)", {"Tp": ti.BIT}, 200),
-        ("DATETIME(6)", {"Tp": ti.DATETIME}, "2024-01-01 00:00:00.000001"),
-        ("TIME(6)", {"Tp": ti.DURATION}, "-00:00:00.000001"),
-        ("ENUM('a','b')", {"Tp": ti.ENUM}, (2, "b")),
-        ("SET('a','b')", {"Tp": ti.SET}, (3, "a,b")),
+        ("FLOAT", {"Tp": SqlType.FLOAT}, 0.1),
+        ("DOUBLE", {"Tp": SqlType.DOUBLE}, 0.1),
+        ("DECIMAL(20,5)", {"Tp": SqlType.DECIMAL}, "1.50000"),
+        ("VARCHAR(40)", {"Tp": SqlType.VARCHAR}, "it's \\"),
+        ("VARCHAR(40) CHARACTER SET latin1", {"Tp": SqlType.VARCHAR}, "é"),
+        ("VARBINARY(40)", {"Tp": SqlType.VARCHAR} | _BINARY, b"\0'\xff"),
+        ("BIT(8)", {"Tp": SqlType.BIT}, 200),
+        ("DATETIME(6)", {"Tp": SqlType.DATETIME}, "2024-01-01 00:00:00.000001"),
+        ("TIME(6)", {"Tp": SqlType.TIME}, "-00:00:00.000001"),
+        ("ENUM('a','b')", {"Tp": SqlType.ENUM}, (2, "b")),
+        ("SET('a','b')", {"Tp": SqlType.SET}, (3, "a,b")),
     ],
 )
 def test_a_row_is_found_by_a_key_of_each_type(database: MariaDb, sql: str, kind: dict[str, Any], value: Any) -> None:

@@ -29,6 +29,7 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Ddl, EntryId
 from changefeed.sink.iceberg import driver as iceberg_driver
@@ -484,7 +485,7 @@ def _table_of(dispatcher: int) -> int:
 
 @cache
 def _definition(id_: int) -> TableInfo:
-    key = {"Tp": ti.LONGLONG, "Flag": ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY, "Flen": 20, "Decimal": 0}
+    key = {"Tp": SqlType.BIGINT, "Flag": ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY, "Flen": 20, "Decimal": 0}
     columns = [{"id": 1, "name": {"O": "id"}, "offset": 0, "type": key, "state": 5}]
     name = "orders" if id_ == _ORDERS else "items"
     info = {"id": id_, "name": {"O": name}, "cols": columns, "pk_is_handle": True, "state": 5}

@@ -19,6 +19,7 @@ from changefeed.schema.history import Touched
 from changefeed.schema.sql.definition import HASH, KEY, LIST, RANGE
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.statements import statements
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.upstream.tikv.tidb.job import Job, parse_job
 
@@ -37,7 +38,7 @@ _WORD = re.compile(r"(?:`[^`]*`|'[^']*'|\(\d+\)|\w+|\S)\s*")
 _JOB = re.compile(r"^DDL job \d+ \(.*?\) ")
 _MOST_CHANGES = 2  # that are told one by one
 _KEY = ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY
-_TEXTS = ti.STRINGS | ti.BLOBS | {ti.ENUM, ti.SET}
+_TEXTS = ti.STRINGS | ti.BLOBS | {SqlType.ENUM, SqlType.SET}
 
 _HEAD = """# DDLs on MySQL, MariaDB and TiDB
 
@@ -114,17 +115,17 @@ def _job(action: Action, **more: Any) -> Job:
     return parse_job({"id": int(action), "type": int(action), "state": 6, "table_id": 1, "query": "-", **more})
 
 
-_ID = _column(1, "id", ti.LONG, _KEY, 11)
-_A, _TEXT = _column(2, "a", ti.LONG, 0, 11), _column(3, "b", ti.VARCHAR, 0, 255)
+_ID = _column(1, "id", SqlType.INT, _KEY, 11)
+_A, _TEXT = _column(2, "a", SqlType.INT, 0, 11), _column(3, "b", SqlType.VARCHAR, 0, 255)
 _T = _table(_A, _TEXT)
 _PRIMARY = _index(1, "PRIMARY", "id", is_primary=True, is_unique=True)
 _BELOW, _REST = _partition(11, "p0", "10"), _partition(12, "p1", "MAXVALUE")
 _PARTED = _parted(RANGE, _BELOW, _REST)
-_AT = _column(2, "a", ti.DATETIME, 0, 19)
+_AT = _column(2, "a", SqlType.DATETIME, 0, 19)
 _TTL = {"column": _named("a"), "interval_expr": "3", "interval_time_unit": 5, "enable": True, "job_interval": "1h"}
 _NEW: dict[str, Any] = {"name": "n", "id_": 3}
 _LISTED = _partition(11, "p0", values=[["1"]])
-_EXPRESSION = _column(4, "_V$_e_0", ti.LONGLONG, hidden=True, generated_expr_string="`a` + 1")
+_EXPRESSION = _column(4, "_V$_e_0", SqlType.BIGINT, hidden=True, generated_expr_string="`a` + 1")
 _VIEW = {"view_select": f"SELECT `{_DATABASE}`.`t`.`id` AS `id` FROM `{_DATABASE}`.`t`"}
 _FOREIGN = {"fk_name": _named("f"), "cols": [_named("a")], "ref_schema": _named(_DATABASE), "ref_table": _named("t"),
             "ref_cols": [_named("id")], "on_delete": 2, "state": ti.STATE_PUBLIC}  # fmt: skip
@@ -159,40 +160,42 @@ def _database(ddl: str, action: Action, collate: str = "utf8mb4_bin") -> Example
 
 #: Types of a column that is added.
 TYPES = (
-    _type("TINYINT, SMALLINT, MEDIUMINT, INT, BIGINT, each UNSIGNED too", ti.LONGLONG, ti.FLAG_UNSIGNED, 20),
-    _type("DECIMAL", ti.NEW_DECIMAL, 0, 65, 30, default="1.5"),
-    _type("FLOAT, DOUBLE", ti.DOUBLE, 0, 22, -1),
-    _type("BIT", ti.BIT, 0, 64, default_bit="BQ=="),
-    _type("YEAR", ti.YEAR, 0, 4),
-    _type("DATE", ti.DATE, 0, 10, default="2024-01-01"),
-    _type("TIME(6)", ti.DURATION, 0, 17, 6),
-    _type("DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE …", ti.DATETIME, 8192, 26, 6, default="CURRENT_TIMESTAMP",
-          origin_default="2024-01-01 00:00:00.000000"),
-    _type("TIMESTAMP(3)", ti.TIMESTAMP, 0, 23, 3),
-    _type("CHAR, VARCHAR, TEXT, each of utf8mb4", ti.VARCHAR, 0, 100),
-    _type("the same of latin1, ascii, utf8, gbk", ti.VARCHAR, 0, 100, collate="gbk_chinese_ci"),
-    _type("the same of gb18030", ti.VARCHAR, 0, 100, collate="gb18030_chinese_ci"),
-    _type("the same, COLLATE utf8mb4_general_ci or …_unicode_ci", ti.VARCHAR, 0, 100, collate="utf8mb4_unicode_ci"),
-    _type("the same, COLLATE utf8mb4_0900_ai_ci", ti.VARCHAR, 0, 100, collate="utf8mb4_0900_ai_ci"),
-    _type("the same, COLLATE utf8mb4_0900_bin", ti.VARCHAR, 0, 100, collate="utf8mb4_0900_bin"),
-    _type("BINARY, VARBINARY, BLOB", ti.VARCHAR, 0, 100, collate="binary"),
-    _type("ENUM, SET", ti.SET, 0, 4, elems=["a", "b'c"]),
-    _type("JSON", ti.JSON, 0, 4294967295),
-    _type("VECTOR", ti.VECTOR_FLOAT32, 0, 3),
-    _type("a column that is computed, STORED", ti.LONGLONG, 0, 20, generated_expr_string="`a` * 2",
+    _type("TINYINT, SMALLINT, MEDIUMINT, INT, BIGINT, each UNSIGNED too", SqlType.BIGINT, ti.FLAG_UNSIGNED, 20),
+    _type("DECIMAL", SqlType.DECIMAL, 0, 65, 30, default="1.5"),
+    _type("FLOAT, DOUBLE", SqlType.DOUBLE, 0, 22, -1),
+    _type("BIT", SqlType.BIT, 0, 64, default_bit="BQ=="),
+    _type("YEAR", SqlType.YEAR, 0, 4),
+    _type("DATE", SqlType.DATE, 0, 10, default="2024-01-01"),
+    _type("TIME(6)", SqlType.TIME, 0, 17, 6),
+    _type("DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE …", SqlType.DATETIME, 8192, 26, 6,
+          default="CURRENT_TIMESTAMP", origin_default="2024-01-01 00:00:00.000000"),
+    _type("TIMESTAMP(3)", SqlType.TIMESTAMP, 0, 23, 3),
+    _type("CHAR, VARCHAR, TEXT, each of utf8mb4", SqlType.VARCHAR, 0, 100),
+    _type("the same of latin1, ascii, utf8, gbk", SqlType.VARCHAR, 0, 100, collate="gbk_chinese_ci"),
+    _type("the same of gb18030", SqlType.VARCHAR, 0, 100, collate="gb18030_chinese_ci"),
+    _type("the same, COLLATE utf8mb4_general_ci or …_unicode_ci", SqlType.VARCHAR, 0, 100,
+          collate="utf8mb4_unicode_ci"),
+    _type("the same, COLLATE utf8mb4_0900_ai_ci", SqlType.VARCHAR, 0, 100, collate="utf8mb4_0900_ai_ci"),
+    _type("the same, COLLATE utf8mb4_0900_bin", SqlType.VARCHAR, 0, 100, collate="utf8mb4_0900_bin"),
+    _type("BINARY, VARBINARY, BLOB", SqlType.VARCHAR, 0, 100, collate="binary"),
+    _type("ENUM, SET", SqlType.SET, 0, 4, elems=["a", "b'c"]),
+    _type("JSON", SqlType.JSON, 0, 4294967295),
+    _type("VECTOR", SqlType.VECTOR, 0, 3),
+    _type("a column that is computed, STORED", SqlType.BIGINT, 0, 20, generated_expr_string="`a` * 2",
           generated_stored=True),
-    _type("a column that is computed, VIRTUAL", ti.LONGLONG, 0, 20, generated_expr_string="`a` * 2"),
-    _type("DEFAULT (UUID())", ti.VARCHAR, 0, 36, default="uuid()", default_is_expr=True, origin_default="x"),
-    _type("DEFAULT (CURRENT_DATE)", ti.DATE, 0, 10, default="CURRENT_DATE", origin_default="2024-01-01"),
+    _type("a column that is computed, VIRTUAL", SqlType.BIGINT, 0, 20, generated_expr_string="`a` * 2"),
+    _type("DEFAULT (UUID())", SqlType.VARCHAR, 0, 36, default="uuid()", default_is_expr=True, origin_default="x"),
+    _type("DEFAULT (CURRENT_DATE)", SqlType.DATE, 0, 10, default="CURRENT_DATE", origin_default="2024-01-01"),
 )  # fmt: skip
 COLUMNS_AND_KEYS = (
     _altered("DROP COLUMN", Action.DROP_COLUMN, _table(_A)),
-    _altered("MODIFY COLUMN", Action.MODIFY_COLUMN, _table(_A, _column(3, "b", ti.VARCHAR, 0, 300))),
-    _altered("CHANGE COLUMN, RENAME COLUMN", Action.MODIFY_COLUMN, _table(_A, _column(3, "c", ti.VARCHAR, 0, 255))),
+    _altered("MODIFY COLUMN", Action.MODIFY_COLUMN, _table(_A, _column(3, "b", SqlType.VARCHAR, 0, 300))),
+    _altered("CHANGE COLUMN, RENAME COLUMN", Action.MODIFY_COLUMN,
+             _table(_A, _column(3, "c", SqlType.VARCHAR, 0, 255))),
     _altered("ALTER COLUMN … SET DEFAULT", Action.SET_DEFAULT_VALUE,
-             _table(_column(2, "a", ti.LONG, 0, 11, default="1"), _TEXT)),
+             _table(_column(2, "a", SqlType.INT, 0, 11, default="1"), _TEXT)),
     _altered("several changes in one ALTER TABLE", Action.MULTI_SCHEMA_CHANGE,
-             _table(_TEXT, _column(4, "c", ti.LONG, 0, 11), index_info=[_index(1, "k", "c")])),
+             _table(_TEXT, _column(4, "c", SqlType.INT, 0, 11), index_info=[_index(1, "k", "c")])),
     _altered("ADD INDEX", Action.ADD_INDEX, _indexed(of="a")),
     _altered("ADD INDEX of a VARCHAR(255) of utf8mb4", Action.ADD_INDEX, _indexed(of="b")),
     _altered("ADD UNIQUE INDEX of it", Action.ADD_INDEX, _indexed(of="b", is_unique=True)),

@@ -11,14 +11,15 @@ import pyarrow.compute as pc
 from changefeed.filter import collation as co
 from changefeed.filter.values import BadExpression, Operand
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 
-_INTEGERS = ti.INTEGERS | {ti.YEAR, ti.BIT}
-_REALS = frozenset({ti.FLOAT, ti.DOUBLE})
-_CHOICES = frozenset({ti.ENUM, ti.SET})
+_INTEGERS = ti.INTEGERS | {SqlType.YEAR, SqlType.BIT}
+_REALS = frozenset({SqlType.FLOAT, SqlType.DOUBLE})
+_CHOICES = frozenset({SqlType.ENUM, SqlType.SET})
 _TEXTS = ti.STRINGS | ti.BLOBS
-_DATES = frozenset({ti.DATE, ti.NEW_DATE})
-_CLOCKS = frozenset({ti.DATETIME, ti.TIMESTAMP})
+_DATES = frozenset({SqlType.DATE, SqlType.NEW_DATE})
+_CLOCKS = frozenset({SqlType.DATETIME, SqlType.TIMESTAMP})
 _MOST_DIGITS = 38
 
 
@@ -27,21 +28,21 @@ def value_of(column: ColumnInfo) -> Operand:
     if column.is_generated_virtual:
         raise BadExpression(f"column {column.name} is virtual: its values are not in the rows")
     said, expr = column.name, pl.col(_name(column))
-    if column.tp in _INTEGERS:
-        unsigned = column.tp == ti.BIT or (column.is_unsigned and column.tp != ti.YEAR)
+    if column.type in _INTEGERS:
+        unsigned = column.type == SqlType.BIT or (column.is_unsigned and column.type != SqlType.YEAR)
         return Operand("int", expr, said, width="u64" if unsigned else "i64")
-    if column.tp in _REALS:
+    if column.type in _REALS:
         return Operand("real", expr, said)
-    if column.tp == ti.NEW_DECIMAL:
+    if column.type == SqlType.DECIMAL:
         return _decimal(column, expr)
-    if column.tp in _DATES | _CLOCKS:
-        return Operand("time", expr, said, fraction=None if column.tp in _DATES else max(column.decimal, 0))
+    if column.type in _DATES | _CLOCKS:
+        return Operand("time", expr, said, fraction=None if column.type in _DATES else max(column.decimal, 0))
     if column.is_binary:
         return Operand("bytes", expr, said)
-    if column.tp in _TEXTS | _CHOICES:
+    if column.type in _TEXTS | _CHOICES:
         if not co.is_known(column.collate):
             raise BadExpression(f"column {column.name} has the collation {column.collate}, which is not supported")
-        number = pl.col(_number_name(column)) if column.tp in _CHOICES else None
+        number = pl.col(_number_name(column)) if column.type in _CHOICES else None
         return Operand("text", expr, said, collation=column.collate, number=number)
     return Operand("other", expr, said)
 

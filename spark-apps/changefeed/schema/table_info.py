@@ -18,60 +18,25 @@ from functools import cached_property
 from typing import Any
 
 from changefeed.errors import NeedsHuman
+from changefeed.schema.sql_type import SqlType
 
-TINY, SHORT, LONG, FLOAT, DOUBLE, NULL, TIMESTAMP, LONGLONG, INT24 = 1, 2, 3, 4, 5, 6, 7, 8, 9
-DATE, DURATION, DATETIME, YEAR, NEW_DATE, VARCHAR, BIT = 10, 11, 12, 13, 14, 15, 16
-VECTOR_FLOAT32, JSON, NEW_DECIMAL, ENUM, SET = 0xE1, 0xF5, 0xF6, 0xF7, 0xF8
-TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB, VAR_STRING, STRING, GEOMETRY = 0xF9, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF
-
-INTEGERS = frozenset({TINY, SHORT, INT24, LONG, LONGLONG})
-STRINGS = frozenset({VARCHAR, VAR_STRING, STRING})
-BLOBS = frozenset({TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB})
+INTEGERS = frozenset({SqlType.TINYINT, SqlType.SMALLINT, SqlType.MEDIUMINT, SqlType.INT, SqlType.BIGINT})
+STRINGS = frozenset({SqlType.VARCHAR, SqlType.VAR_STRING, SqlType.CHAR})
+BLOBS = frozenset({SqlType.TINYTEXT, SqlType.MEDIUMTEXT, SqlType.LONGTEXT, SqlType.TEXT})
 
 FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNIQUE_KEY, FLAG_UNSIGNED = 1, 2, 4, 32
 
 STATE_PUBLIC = 5
 
-_TYPE_NAMES = {
-    TINY: "TINYINT",
-    SHORT: "SMALLINT",
-    LONG: "INT",
-    FLOAT: "FLOAT",
-    DOUBLE: "DOUBLE",
-    NULL: "NULL",
-    TIMESTAMP: "TIMESTAMP",
-    LONGLONG: "BIGINT",
-    INT24: "MEDIUMINT",
-    DATE: "DATE",
-    DURATION: "TIME",
-    DATETIME: "DATETIME",
-    YEAR: "YEAR",
-    NEW_DATE: "DATE",
-    VARCHAR: "VARCHAR",
-    BIT: "BIT",
-    VECTOR_FLOAT32: "VECTOR",
-    JSON: "JSON",
-    NEW_DECIMAL: "DECIMAL",
-    ENUM: "ENUM",
-    SET: "SET",
-    TINY_BLOB: "TINYTEXT",
-    MEDIUM_BLOB: "MEDIUMTEXT",
-    LONG_BLOB: "LONGTEXT",
-    BLOB: "TEXT",
-    VAR_STRING: "VAR_STRING",
-    STRING: "CHAR",
-    GEOMETRY: "GEOMETRY",
-}
-
 
 @dataclass(frozen=True)
 class ColumnInfo:
-    """One column; `tp`, `flag`, `flen`, `decimal`, `charset`, `collate`, `elems` are TiDB's FieldType, -1 = unset."""
+    """One column. `flag` has the bits of FLAG_NOT_NULL and its like; `flen` and `decimal` are -1 where unset."""
 
     id: int
     name: str
     offset: int
-    tp: int
+    type: SqlType
     flag: int
     flen: int
     decimal: int
@@ -102,7 +67,7 @@ class ColumnInfo:
     @property
     def is_binary(self) -> bool:
         """Bytes without a charset. TiDB says "binary" of numbers and times too, whose text is text."""
-        return self.charset == "binary" and self.tp in STRINGS | BLOBS
+        return self.charset == "binary" and self.type in STRINGS | BLOBS
 
     @property
     def is_generated_virtual(self) -> bool:
@@ -222,7 +187,7 @@ class TableInfo:
 
 def column_type_name(column: ColumnInfo) -> str:
     """The upper-case type as TiCDC's schema file has it, e.g. "INT UNSIGNED" (docs/sink-files.md, The schema file)."""
-    name = _TYPE_NAMES.get(column.tp, f"TYPE{column.tp}")
+    name = "DATE" if column.type is SqlType.NEW_DATE else column.type.name
     if column.is_binary:
         name = name.replace("TEXT", "BLOB").replace("VARCHAR", "VARBINARY").replace("CHAR", "BINARY")
     return f"{name} UNSIGNED" if column.is_unsigned else name
@@ -286,7 +251,7 @@ def _column(info: Mapping[str, Any]) -> ColumnInfo:
         id=_int(info, "id"),
         name=name_of(info.get("name")),
         offset=_int(info, "offset"),
-        tp=_int(field_type, "Tp"),
+        type=SqlType(_int(field_type, "Tp")),
         flag=_int(field_type, "Flag"),
         flen=_int(field_type, "Flen", -1),
         decimal=_int(field_type, "Decimal", -1),
@@ -310,7 +275,7 @@ def _column_json(column: ColumnInfo) -> dict[str, Any]:
         "name": column.name,
         "offset": column.offset,
         "type": {
-            "Tp": column.tp,
+            "Tp": column.type,
             "Flag": column.flag,
             "Flen": column.flen,
             "Decimal": column.decimal,

@@ -9,29 +9,30 @@ from __future__ import annotations
 import pyarrow as pa
 
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 
 #: Of ENUM and SET: what is stored and what it means; both null where the value is.
 CHOICE = pa.struct([("number", pa.uint64()), ("text", pa.string())])
-CHOICES = frozenset({ti.ENUM, ti.SET})
-FLOATS = {ti.FLOAT: pa.float32(), ti.DOUBLE: pa.float64()}
-WORDS = ti.INTEGERS | {ti.YEAR, ti.BIT}
+CHOICES = frozenset({SqlType.ENUM, SqlType.SET})
+FLOATS = {SqlType.FLOAT: pa.float32(), SqlType.DOUBLE: pa.float64()}
+WORDS = ti.INTEGERS | {SqlType.YEAR, SqlType.BIT}
 
 
 def arrow_type(column: ColumnInfo) -> pa.DataType:
     """The type of a decoded column; pa.binary() instead for text that `is_broken`."""
-    if column.tp in WORDS:
+    if column.type in WORDS:
         return pa.uint64() if is_unsigned(column) else pa.int64()
-    if column.tp in FLOATS:
-        return FLOATS[column.tp]
-    if column.tp in CHOICES:
+    if column.type in FLOATS:
+        return FLOATS[column.type]
+    if column.type in CHOICES:
         return CHOICE
     return pa.binary() if column.is_binary else pa.string()
 
 
 def is_unsigned(column: ColumnInfo) -> bool:
     """YEAR has the flag and is signed all the same (docs/design/tidb.md, Values)."""
-    return column.tp == ti.BIT or (column.is_unsigned and column.tp != ti.YEAR)
+    return column.type == SqlType.BIT or (column.is_unsigned and column.type != SqlType.YEAR)
 
 
 def is_broken(column: ColumnInfo, values: pa.Array) -> bool:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.values import first_refused
 from changefeed.sink.records import Records
@@ -23,15 +23,15 @@ OP, COMMIT_TS, OLD = "_op", "_commit_ts", "_old"
 _OURS = {OP, COMMIT_TS, OLD}
 _LETTERS = {OP_DELETE: "D", OP_UPDATE: "U", OP_INSERT: "I"}
 _MOST_DIGITS = 38
-_SMALL = {ti.TINY, ti.SHORT, ti.INT24, ti.YEAR}
+_SMALL = {SqlType.TINYINT, SqlType.SMALLINT, SqlType.MEDIUMINT, SqlType.YEAR}
 _U64 = pa.decimal128(20, 0)
 _FIXED = {
-    ti.FLOAT: pa.float32(),
-    ti.DOUBLE: pa.float64(),
-    ti.DATE: pa.date32(),
-    ti.NEW_DATE: pa.date32(),
-    ti.DATETIME: pa.timestamp("us"),
-    ti.TIMESTAMP: pa.timestamp("us", "UTC"),
+    SqlType.FLOAT: pa.float32(),
+    SqlType.DOUBLE: pa.float64(),
+    SqlType.DATE: pa.date32(),
+    SqlType.NEW_DATE: pa.date32(),
+    SqlType.DATETIME: pa.timestamp("us"),
+    SqlType.TIMESTAMP: pa.timestamp("us", "UTC"),
 }
 _SHOWN = 64  # characters or bytes of a value, in an error
 _NEXT = "Leave the column out by spec.sink's columnSelectors, or write a text format (csv or canal-json)."
@@ -53,17 +53,17 @@ def schema_of(table: TableInfo, columns: Sequence[ColumnInfo], *, with_old: bool
 
 def type_of(column: ColumnInfo) -> pa.DataType:
     """TIME is text, as it goes beyond a day; so are decimals of more than 38 digits."""
-    if column.tp in _SMALL:
+    if column.type in _SMALL:
         return pa.int32()
-    if column.tp == ti.LONG:
+    if column.type == SqlType.INT:
         return pa.int64() if column.is_unsigned else pa.int32()
-    if column.tp == ti.LONGLONG:
+    if column.type == SqlType.BIGINT:
         return _U64 if column.is_unsigned else pa.int64()
-    if column.tp == ti.BIT:
+    if column.type == SqlType.BIT:
         return _U64 if column.flen > 63 else pa.int64()
-    if column.tp == ti.NEW_DECIMAL and 0 < column.flen <= _MOST_DIGITS:
+    if column.type == SqlType.DECIMAL and 0 < column.flen <= _MOST_DIGITS:
         return pa.decimal128(column.flen, max(column.decimal, 0))
-    return _FIXED.get(column.tp, pa.binary() if column.is_binary else pa.string())
+    return _FIXED.get(column.type, pa.binary() if column.is_binary else pa.string())
 
 
 def typed(records: Records, *, with_old: bool = False) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.schema.values import arrow_type
 from changefeed.sink.records import Records
@@ -103,12 +104,16 @@ _BINARY = {"Charset": "binary", "Collate": "binary"}
 _FRACTION_3, _FRACTION_6 = {"Decimal": 3}, {"Decimal": 6}
 _BIGINT, _STRING = Reading("BIGINT"), Reading("STRING")
 COLUMNS = (
-    Column("id", ti.LONGLONG, _KEY, lambda chance: 0, _BIGINT, _BIGINT),
-    Column("tiny", ti.TINY, {}, lambda chance: chance.randrange(-128, 128), Reading("TINYINT"), Reading("TINYINT")),
-    Column("int", ti.LONG, {}, lambda chance: chance.randrange(-(1 << 31), 1 << 31), Reading("INT"), Reading("INT")),
+    Column("id", SqlType.BIGINT, _KEY, lambda chance: 0, _BIGINT, _BIGINT),
+    Column(
+        "tiny", SqlType.TINYINT, {}, lambda chance: chance.randrange(-128, 128), Reading("TINYINT"), Reading("TINYINT")
+    ),
+    Column(
+        "int", SqlType.INT, {}, lambda chance: chance.randrange(-(1 << 31), 1 << 31), Reading("INT"), Reading("INT")
+    ),
     Column(
         "big",
-        ti.LONGLONG,
+        SqlType.BIGINT,
         _UNSIGNED,
         lambda chance: chance.choice([0, 1, 1 << 63, (1 << 64) - 1, chance.randrange(1 << 64)]),
         Reading("DECIMAL(20, 0)", Decimal),
@@ -116,7 +121,7 @@ COLUMNS = (
     ),
     Column(
         "f",
-        ti.FLOAT,
+        SqlType.FLOAT,
         {"Decimal": -1},
         lambda chance: chance.choice([0.0, -1.5, 0.1, 1e-7, 3.25e21, 16777216.0]),
         Reading("FLOAT", _single),
@@ -124,7 +129,7 @@ COLUMNS = (
     ),
     Column(
         "d",
-        ti.DOUBLE,
+        SqlType.DOUBLE,
         {"Decimal": -1},
         lambda chance: chance.choice([*_DOUBLES, chance.random()]),
         Reading("DOUBLE"),
@@ -132,16 +137,16 @@ COLUMNS = (
     ),
     Column(
         "dec",
-        ti.NEW_DECIMAL,
+        SqlType.DECIMAL,
         {"Flen": 38, "Decimal": 10},
         _decimal,
         Reading("DECIMAL(38, 10)", Decimal),
         Reading("DOUBLE", float),
     ),
-    Column("v", ti.VARCHAR, {}, _text, _STRING, _STRING),
+    Column("v", SqlType.VARCHAR, {}, _text, _STRING, _STRING),
     Column(
         "blob",
-        ti.BLOB,
+        SqlType.TEXT,
         _BINARY,
         lambda chance: chance.randbytes(chance.choice([0, 1, 100])),
         Reading("STRING", lambda value: value.decode("latin-1")),
@@ -149,7 +154,7 @@ COLUMNS = (
     ),
     Column(
         "day",
-        ti.DATE,
+        SqlType.DATE,
         {},
         lambda chance: _moment(1000, 9999, 1)(chance)[:10],
         Reading("DATE", date.fromisoformat),
@@ -157,7 +162,7 @@ COLUMNS = (
     ),
     Column(
         "at",
-        ti.DATETIME,
+        SqlType.DATETIME,
         _FRACTION_6,
         _moment(1000, 9999, 6),
         Reading("TIMESTAMP(6)", datetime.fromisoformat),
@@ -165,17 +170,17 @@ COLUMNS = (
     ),
     Column(
         "ts",
-        ti.TIMESTAMP,
+        SqlType.TIMESTAMP,
         _FRACTION_3,
         _moment(1970, 2038, 3),
         Reading("TIMESTAMP(3)", datetime.fromisoformat),
         Reading("TIMESTAMP_LTZ(3)", _zoned),
     ),
-    Column("time", ti.DURATION, _FRACTION_3, _time, _STRING, Reading("BIGINT", _duration)),
-    Column("year", ti.YEAR, {}, lambda chance: chance.choice([0, 1901, 2155]), Reading("INT"), Reading("INT")),
+    Column("time", SqlType.TIME, _FRACTION_3, _time, _STRING, Reading("BIGINT", _duration)),
+    Column("year", SqlType.YEAR, {}, lambda chance: chance.choice([0, 1901, 2155]), Reading("INT"), Reading("INT")),
     Column(
         "bits",
-        ti.BIT,
+        SqlType.BIT,
         _UNSIGNED | {"Flen": 12},
         lambda chance: chance.randrange(1 << 12),
         _BIGINT,
@@ -183,13 +188,13 @@ COLUMNS = (
     ),
     Column(
         "e",
-        ti.ENUM,
+        SqlType.ENUM,
         {"Elems": ELEMS},
         lambda chance: chance.randrange(1, 1 + len(ELEMS)),
         _BIGINT,
         Reading("STRING", lambda value: ELEMS[value - 1]),
     ),
-    Column("j", ti.JSON, {}, lambda chance: chance.choice(['{"a": "\\"😀"}', "null", "[1.5]"]), _STRING, _STRING),
+    Column("j", SqlType.JSON, {}, lambda chance: chance.choice(['{"a": "\\"😀"}', "null", "[1.5]"]), _STRING, _STRING),
 )
 
 
@@ -252,7 +257,7 @@ def _arrays(info: TableInfo, rows: list[Row]) -> list[pa.Array]:
     arrays = []
     for column in info.output_columns:
         values = [row[column.name] for row in rows]
-        if column.tp == ti.ENUM:
+        if column.type == SqlType.ENUM:
             values = [None if v is None else {"number": v, "text": ELEMS[v - 1]} for v in values]
         arrays.append(pa.array(values, arrow_type(column)))
     return arrays

@@ -18,6 +18,7 @@ from changefeed.errors import ChangefeedError
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.sink.contract import Claim, EntryId
 from changefeed.sink.mysql.rows.changes import Changes
 from changefeed.sink.mysql.server import MysqlServer, Session
@@ -41,9 +42,9 @@ def table(name: str = "accounts") -> ti.TableInfo:
 
     owner = {"id": 1, "idx_name": "owner", "idx_cols": [{"name": "owner", "length": -1}], "is_unique": True}
     columns = [
-        column(1, "id", ti.LONGLONG, ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY),
-        column(2, "owner", ti.VARCHAR),
-        column(3, "balance", ti.LONGLONG, ti.FLAG_NOT_NULL),
+        column(1, "id", SqlType.BIGINT, ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY),
+        column(2, "owner", SqlType.VARCHAR),
+        column(3, "balance", SqlType.BIGINT, ti.FLAG_NOT_NULL),
     ]
     info = {"id": 7, "name": name, "cols": columns, "index_info": [owner | {"state": ti.STATE_PUBLIC}]}
     return ti.parse_table_info(info | {"pk_is_handle": True, "state": ti.STATE_PUBLIC}, "bank")

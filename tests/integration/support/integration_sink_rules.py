@@ -20,7 +20,8 @@ import pytest
 from changefeed.errors import ChangefeedError, Fenced
 from changefeed.model.position import OP_INSERT, OP_UPDATE
 from changefeed.objectstore.patience import Patience
-from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, TableInfo, parse_table_info
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Entry, EntryId, Event, EventSink, Surroundings, Written
 from changefeed.sink.records import Records
 
@@ -54,7 +55,7 @@ class World(Protocol):
 
 def table_of(dispatcher: int) -> TableInfo:
     def column(number: int, name: str, flag: int) -> dict[str, Any]:
-        kind = {"Tp": LONGLONG, "Flag": flag, "Flen": 20, "Decimal": 0}
+        kind = {"Tp": SqlType.BIGINT, "Flag": flag, "Flen": 20, "Decimal": 0}
         return {"id": number, "name": {"O": name}, "offset": number - 1, "type": kind, "state": 5}
 
     columns = [column(1, "id", FLAG_NOT_NULL | FLAG_PRI_KEY), column(2, "v", 0)]

@@ -68,7 +68,7 @@ def test_a_table_is_made_changed_and_dropped(person: Person) -> None:
 def test_columns_and_indexes_come_change_and_go(person: Person) -> None:
     person.runs("create-table", "shop.notes", "id bigint", "n int", "note varchar(20)")
     (wider,) = person.runs("modify-column", "shop.notes", "n", "number varchar(40)")
-    assert [(column.name, column.tp, column.flen) for column in wider.columns][1:] == [
+    assert [(column.name, column.type, column.flen) for column in wider.columns][1:] == [
         ("number", 15, 40),
         ("note", 15, 20),
     ]

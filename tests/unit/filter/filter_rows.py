@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 from changefeed.filter.columns import value_of
 from changefeed.filter.expression import condition
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNSIGNED, TableInfo, parse_table_info
 
 
@@ -19,23 +19,23 @@ def column(id_: int, name: str, tp: int, flag: int = 0, **field_type: Any) -> di
 
 
 COLUMNS = (
-    column(1, "Id", ti.LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY),
-    column(2, "i", ti.LONGLONG),
-    column(3, "u", ti.LONGLONG, FLAG_UNSIGNED),
-    column(4, "d", ti.NEW_DECIMAL, flen=10, decimal=2),
-    column(5, "f", ti.DOUBLE),
-    column(6, "s", ti.VARCHAR),
-    column(7, "g", ti.VARCHAR, collate="utf8mb4_general_ci"),
-    column(8, "a", ti.VARCHAR, collate="utf8mb4_0900_ai_ci"),
-    column(9, "t", ti.DATETIME, decimal=3),
-    column(10, "day", ti.DATE),
-    column(11, "e", ti.ENUM, elems=["Small", "large"], collate="utf8mb4_general_ci"),
-    column(12, "b", ti.VARCHAR, charset="binary", collate="binary"),
-    column(13, "span", ti.DURATION),
-    column(14, "c", ti.VARCHAR, collate="utf8mb4_unicode_ci"),
-    column(15, "odd", ti.VARCHAR, collate="latin1_swedish_ci"),
-    column(16, "wide", ti.NEW_DECIMAL, flen=65, decimal=30),
-    column(17, "z", ti.VARCHAR, collate="gb18030_chinese_ci"),
+    column(1, "Id", SqlType.BIGINT, FLAG_NOT_NULL | FLAG_PRI_KEY),
+    column(2, "i", SqlType.BIGINT),
+    column(3, "u", SqlType.BIGINT, FLAG_UNSIGNED),
+    column(4, "d", SqlType.DECIMAL, flen=10, decimal=2),
+    column(5, "f", SqlType.DOUBLE),
+    column(6, "s", SqlType.VARCHAR),
+    column(7, "g", SqlType.VARCHAR, collate="utf8mb4_general_ci"),
+    column(8, "a", SqlType.VARCHAR, collate="utf8mb4_0900_ai_ci"),
+    column(9, "t", SqlType.DATETIME, decimal=3),
+    column(10, "day", SqlType.DATE),
+    column(11, "e", SqlType.ENUM, elems=["Small", "large"], collate="utf8mb4_general_ci"),
+    column(12, "b", SqlType.VARCHAR, charset="binary", collate="binary"),
+    column(13, "span", SqlType.TIME),
+    column(14, "c", SqlType.VARCHAR, collate="utf8mb4_unicode_ci"),
+    column(15, "odd", SqlType.VARCHAR, collate="latin1_swedish_ci"),
+    column(16, "wide", SqlType.DECIMAL, flen=65, decimal=30),
+    column(17, "z", SqlType.VARCHAR, collate="gb18030_chinese_ci"),
 )
 TYPES = {
     "i": pl.Int64,

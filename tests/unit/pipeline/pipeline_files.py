@@ -22,7 +22,8 @@ from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import FileRange, Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.pipeline.work import Work, WorkEntry
-from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, parse_table_info
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, parse_table_info
 from changefeed.sink.contract import Entry
 from changefeed.sink.spool import Spool
 from changefeed.sink.storage.event_sink import encode_entry
@@ -54,7 +55,7 @@ _TABLE = parse_table_info(
                 "id": 1,
                 "name": {"O": "id", "L": "id"},
                 "offset": 0,
-                "type": {"Tp": LONGLONG, "Flag": FLAG_NOT_NULL | FLAG_PRI_KEY, "Flen": 20},
+                "type": {"Tp": SqlType.BIGINT, "Flag": FLAG_NOT_NULL | FLAG_PRI_KEY, "Flen": 20},
                 "state": 5,
             }
         ],

@@ -23,7 +23,8 @@ from changefeed.pipeline.recipe import Recipe, Recipes
 from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.task import entry_of
 from changefeed.pipeline.work import Work, WorkEntry
-from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, VARCHAR, TableInfo, parse_table_info
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, TableInfo, parse_table_info
 from changefeed.sink.spool import Spool
 from changefeed.sink.stages import CpuTime
 from changefeed.sink.storage import event_sink
@@ -78,9 +79,9 @@ def make_table(columns: Sequence[Mapping[str, Any]], name: str = "t", **more: An
 #: id bigint primary key, k bigint not null, name varchar.
 PEOPLE = make_table(
     [
-        column(1, "id", LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY),
-        column(2, "k", LONGLONG, FLAG_NOT_NULL),
-        column(3, "name", VARCHAR),
+        column(1, "id", SqlType.BIGINT, FLAG_NOT_NULL | FLAG_PRI_KEY),
+        column(2, "k", SqlType.BIGINT, FLAG_NOT_NULL),
+        column(3, "name", SqlType.VARCHAR),
     ]
 )
 

@@ -12,7 +12,7 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, Position
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline import recipe, run
 from changefeed.pipeline.mounter import mount
-from changefeed.schema.table_info import LONGLONG, VARCHAR
+from changefeed.schema.sql_type import SqlType
 from changefeed.sink import spool
 from changefeed.sink.stages import STAGES
 from hypothesis import HealthCheck, given, settings
@@ -263,7 +263,7 @@ CHECKED = bytes.fromhex("8002020000000203010007002a666f6f62617200837cf20a")
 
 def checked(tmp_path, *values: bytes, **integrity: str):
     rows = [Row(10 + n, OP_INSERT, n, value) for n, value in enumerate(values)]
-    table = make_table([column(2, "n", LONGLONG), column(3, "s", VARCHAR)], pk_is_handle=False)
+    table = make_table([column(2, "n", SqlType.BIGINT), column(3, "s", SqlType.VARCHAR)], pk_is_handle=False)
     return encode_file(tmp_path, rows, table=table, integrity=integrity)
 
 

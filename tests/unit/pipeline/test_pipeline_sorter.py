@@ -8,7 +8,8 @@ import pytest
 from changefeed.errors import ProtocolViolation
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.pipeline.sorter import Sorted, sort_rows
-from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, VARCHAR
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY
 from pipeline_rows import PEOPLE, Row, column, delete, index, insert, key, make_table, raw, segment, update, with_index
 
 UNIQUE = with_index(PEOPLE, index("k"))
@@ -111,8 +112,11 @@ def test_updates_of_other_columns_stay_whole():
 
 
 def test_a_text_column_in_a_composite_unique_key_splits_too():
-    columns = [column(1, "id", LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY), column(2, "k", LONGLONG, FLAG_NOT_NULL)]
-    table = make_table([*columns, column(3, "name", VARCHAR, FLAG_NOT_NULL)], index_info=[index("id", "name")])
+    columns = [
+        column(1, "id", SqlType.BIGINT, FLAG_NOT_NULL | FLAG_PRI_KEY),
+        column(2, "k", SqlType.BIGINT, FLAG_NOT_NULL),
+    ]
+    table = make_table([*columns, column(3, "name", SqlType.VARCHAR, FLAG_NOT_NULL)], index_info=[index("id", "name")])
     found = order([update(5, 3, (1, "a"), (1, "A")), update(5, 4, (1, "a"), (2, "a"))], table=table)
     assert [p[2] for p in positions(found)] == [OP_DELETE, OP_UPDATE, OP_INSERT]
 

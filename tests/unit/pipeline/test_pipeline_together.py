@@ -21,7 +21,8 @@ from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.task import entry_of
 from changefeed.pipeline.together import MadeRows, make_together
 from changefeed.pipeline.work import Work
-from changefeed.schema.table_info import LONGLONG, TableInfo
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import TableInfo
 from changefeed.sink.storage.event_sink import encode_entry
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -151,7 +152,7 @@ def test_partitions_of_a_table_are_made_together(tmp_path):
     assert given_.files(made, tmp_path) == given_.files(given_.alone(), tmp_path)
 
 
-OTHER = make_table([column(1, "id", LONGLONG)], name="other")
+OTHER = make_table([column(1, "id", SqlType.BIGINT)], name="other")
 WHOLE = [[insert(5, 1)]]
 
 

@@ -8,7 +8,7 @@ import zlib
 import golden
 import pyarrow as pa
 import pytest
-from changefeed.schema.table_info import ENUM, SET
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.values import arrow_type
 from changefeed.upstream.tikv.row.checksums import column_bytes, wrong_rows
 from hypothesis import given
@@ -73,7 +73,7 @@ def test_columns_of_the_corpus(vector):
     elif pa.types.is_floating(kind):
         number = float(args["value"])
         value = number if abs(number) < 1e300 else 0.0  # as the decoder gives what is no number
-    elif info.tp in (ENUM, SET):
+    elif info.type in (SqlType.ENUM, SqlType.SET):
         value = {"number": int(args["value"]), "text": ""}
     else:
         value = int(args["value"]) if pa.types.is_integer(kind) else args["value"]

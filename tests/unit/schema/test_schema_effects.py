@@ -98,7 +98,7 @@ class Follower:
 
     def columns(self, ts: int) -> list[tuple[int, str, int]]:
         table = self.schema.table(10, ts)
-        return [(c.id, c.name, c.tp) for c in table.columns]
+        return [(c.id, c.name, c.type) for c in table.columns]
 
 
 def job(type_: Action, state: int = RUNNING, schema_state: int = 0, **more):
@@ -420,7 +420,7 @@ MUTATIONS = {
     "columns do not count": (Effects, "_is_new", f"known is None or {_DIFFERS}", f"known is None and {_DIFFERS}"),
     "one state is shown after another": (Effects, "of", "is_known or job.type not in EARLY", "job.type not in EARLY"),
     "flags of states on the way count": (effects, "_columns", "c.flag & FLAG_UNSIGNED", "c.flag"),
-    "types do not count": (effects, "_columns", "c.tp", ""),
+    "types do not count": (effects, "_columns", "c.type", ""),
     "ids of columns do not count": (effects, "_columns", "c.id", ""),
     "names do not count": (effects, "_shape", "table.name", ""),
     "databases do not count": (Effects, "_is_new", "known.schema_name", "name"),

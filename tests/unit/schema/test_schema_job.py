@@ -34,7 +34,7 @@ def test_jobs_of_the_corpus(vector):
         assert [getattr(created, name) for name in ("id", "name", "pk_is_handle")] == [
             wanted[name] for name in ("id", "name", "pk_is_handle")
         ]
-        assert [(c.id, c.name, c.tp, c.flag) for c in created.columns] == [
+        assert [(c.id, c.name, c.type, c.flag) for c in created.columns] == [
             (c["id"], c["name"], c["tp"], c["flag"]) for c in wanted["columns"]
         ]
 

@@ -9,7 +9,7 @@ from typing import Any
 import golden
 import pyarrow as pa
 import pytest
-from changefeed.schema.table_info import JSON
+from changefeed.schema.sql_type import SqlType
 from changefeed.upstream.tikv.row.binary_view import BadCell
 from changefeed.upstream.tikv.row.cells import Cells, decode_cells
 from changefeed.upstream.tikv.row.json_binary import MAX_DEPTH, BadJson, json_text, json_texts
@@ -100,7 +100,7 @@ def test_values_come_back(value):
 def test_a_column_of_values(values, data):
     """Values beside each other, some of them absent."""
     there = [data.draw(st.booleans()) for _ in values]
-    info = table([column(1, "j", JSON, charset="binary")]).columns[0]
+    info = table([column(1, "j", SqlType.JSON, charset="binary")]).columns[0]
     stored = pa.array([encode_json(value) for value in values], pa.binary())
     cells, mask = Cells.of(stored), pa.array(there, pa.bool_()).to_numpy(zero_copy_only=False)
     found = decode_cells(info, cells, mask, "UTC").to_pylist()

@@ -20,12 +20,13 @@ from schema_fixtures import column, table, table_json
 def test_table_infos_of_the_corpus(vector):
     expected = vector["expected"]
     info = parse_table_info(vector["args"]["json"], "s")
-    members = ("id", "name", "offset", "tp", "flag", "flen", "decimal", "charset", "collate")
+    members = ("id", "name", "offset", "flag", "flen", "decimal", "charset", "collate")
     assert (info.id, info.name) == (expected["id"], expected["name"])
     assert (info.pk_is_handle, info.is_common_handle) == (expected["pk_is_handle"], expected["is_common_handle"])
     assert [{m: getattr(c, m) for m in members} for c in info.columns] == [
         {m: c[m] for m in members} for c in expected["columns"]
     ]
+    assert [c.type for c in info.columns] == [c["tp"] for c in expected["columns"]]
     assert [list(c.elems) or None for c in info.columns] == [c["elems"] for c in expected["columns"]]
     primary = [[name for name, _ in index.columns] for index in info.indexes if index.is_primary]
     assert primary == expected["primary_index"]

@@ -17,8 +17,8 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_once
 from changefeed.objectstore.patience import Patience
-from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Ddl, Entry, EntryId
 from changefeed.sink.iceberg.driver import IcebergDriver
@@ -43,8 +43,8 @@ def column(number: int, name: str, tp: int, flag: int = 0, place: int | None = N
     return {"id": number, "name": {"O": name}, "offset": number if place is None else place, "type": kind, "state": 5}
 
 
-ID = column(1, "id", ti.LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY)
-V = column(2, "v", ti.LONG)
+ID = column(1, "id", SqlType.BIGINT, FLAG_NOT_NULL | FLAG_PRI_KEY)
+V = column(2, "v", SqlType.INT)
 
 
 def table_of(

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.schema.values import arrow_type
 from changefeed.sink.records import Records
@@ -25,24 +26,24 @@ def table(name: str = "t<1>") -> TableInfo:
     key = ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY
     binary = {"Charset": "binary", "Collate": "binary"}
     columns = [
-        _column(1, "id", ti.LONGLONG, key),
-        _column(2, "tiny", ti.TINY),
-        _column(3, "big", ti.LONGLONG, ti.FLAG_UNSIGNED),
-        _column(4, "f", ti.FLOAT, Decimal=-1),
-        _column(5, "d", ti.DOUBLE, Decimal=-1),
-        _column(6, "dec", ti.NEW_DECIMAL, Flen=40, Decimal=5),
-        _column(7, "v", ti.VARCHAR),
-        _column(8, "vb", ti.VARCHAR, **binary),
-        _column(9, "b", ti.BLOB, **binary),
-        _column(10, "day", ti.DATE),
-        _column(11, "at", ti.DATETIME, Decimal=6),
-        _column(12, "ts", ti.TIMESTAMP, Decimal=3),
-        _column(13, "time", ti.DURATION, Decimal=3),
-        _column(14, "bits", ti.BIT, ti.FLAG_UNSIGNED, Flen=12),
-        _column(15, "e", ti.ENUM, Elems=ELEMS),
-        _column(16, "j", ti.JSON),
-        _column(17, "y", ti.YEAR),
-        _column(18, "sure", ti.VARCHAR, ti.FLAG_NOT_NULL),
+        _column(1, "id", SqlType.BIGINT, key),
+        _column(2, "tiny", SqlType.TINYINT),
+        _column(3, "big", SqlType.BIGINT, ti.FLAG_UNSIGNED),
+        _column(4, "f", SqlType.FLOAT, Decimal=-1),
+        _column(5, "d", SqlType.DOUBLE, Decimal=-1),
+        _column(6, "dec", SqlType.DECIMAL, Flen=40, Decimal=5),
+        _column(7, "v", SqlType.VARCHAR),
+        _column(8, "vb", SqlType.VARCHAR, **binary),
+        _column(9, "b", SqlType.TEXT, **binary),
+        _column(10, "day", SqlType.DATE),
+        _column(11, "at", SqlType.DATETIME, Decimal=6),
+        _column(12, "ts", SqlType.TIMESTAMP, Decimal=3),
+        _column(13, "time", SqlType.TIME, Decimal=3),
+        _column(14, "bits", SqlType.BIT, ti.FLAG_UNSIGNED, Flen=12),
+        _column(15, "e", SqlType.ENUM, Elems=ELEMS),
+        _column(16, "j", SqlType.JSON),
+        _column(17, "y", SqlType.YEAR),
+        _column(18, "sure", SqlType.VARCHAR, ti.FLAG_NOT_NULL),
     ]
     info = {"id": 77, "name": {"O": name}, "cols": columns, "pk_is_handle": True, "state": 5}
     return parse_table_info(info, "shop")
@@ -89,7 +90,7 @@ def _arrays(info: TableInfo, rows: list[dict[str, Any]]) -> list[pa.Array]:
     arrays = []
     for column in info.output_columns:
         values = [row[column.name] for row in rows]
-        if column.tp == ti.ENUM:
+        if column.type == SqlType.ENUM:
             names = ["", *column.elems]
             values = [None if v is None else {"number": v, "text": names[v]} for v in values]
         arrays.append(pa.array(values, arrow_type(column)))

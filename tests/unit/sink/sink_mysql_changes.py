@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.schema.values import arrow_type
 from changefeed.sink.mysql.rows.changes import Changes
@@ -38,9 +39,9 @@ def table(columns: Sequence[dict[str, Any]], indexes: Sequence[dict[str, Any]], 
 #: id bigint primary key, u varchar unique, v bigint.
 ITEMS = table(
     [
-        column("id", ti.LONGLONG, ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY),
-        column("u", ti.VARCHAR),
-        column("v", ti.LONGLONG),
+        column("id", SqlType.BIGINT, ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY),
+        column("u", SqlType.VARCHAR),
+        column("v", SqlType.BIGINT),
     ],
     [index("u")],
     pk_is_handle=True,

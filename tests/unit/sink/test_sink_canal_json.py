@@ -15,6 +15,7 @@ import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.pipeline import run
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNSIGNED, TableInfo
 from changefeed.sink.records import Records
 from changefeed.sink.storage.codec.choice import file_codec
@@ -31,37 +32,37 @@ FLAG_ZEROFILL = 64
 
 # As TiDB fills in what a definition leaves out: code, length, decimals.
 DEFINED = {
-    "tinyint": (ti.TINY, 4, 0),
-    "boolean": (ti.TINY, 1, 0),
-    "smallint": (ti.SHORT, 6, 0),
-    "mediumint": (ti.INT24, 9, 0),
-    "int": (ti.LONG, 11, 0),
-    "bigint": (ti.LONGLONG, 20, 0),
-    "float": (ti.FLOAT, 12, -1),
-    "double": (ti.DOUBLE, 22, -1),
-    "decimal": (ti.NEW_DECIMAL, 10, 0),
-    "numeric": (ti.NEW_DECIMAL, 10, 0),
-    "bit": (ti.BIT, 1, 0),
-    "year": (ti.YEAR, 4, 0),
-    "date": (ti.DATE, 10, 0),
-    "time": (ti.DURATION, 10, 0),
-    "datetime": (ti.DATETIME, 19, 0),
-    "timestamp": (ti.TIMESTAMP, 19, 0),
-    "char": (ti.STRING, 1, 0),
-    "binary": (ti.STRING, 1, 0),
-    "varchar": (ti.VARCHAR, 5, 0),
-    "varbinary": (ti.VARCHAR, 5, 0),
-    "tinytext": (ti.TINY_BLOB, 255, 0),
-    "tinyblob": (ti.TINY_BLOB, 255, 0),
-    "text": (ti.BLOB, 65535, 0),
-    "blob": (ti.BLOB, 65535, 0),
-    "mediumtext": (ti.MEDIUM_BLOB, 16777215, 0),
-    "mediumblob": (ti.MEDIUM_BLOB, 16777215, 0),
-    "longtext": (ti.LONG_BLOB, 4294967295, 0),
-    "longblob": (ti.LONG_BLOB, 4294967295, 0),
-    "enum": (ti.ENUM, -1, 0),
-    "set": (ti.SET, -1, 0),
-    "json": (ti.JSON, 4294967295, 0),
+    "tinyint": (SqlType.TINYINT, 4, 0),
+    "boolean": (SqlType.TINYINT, 1, 0),
+    "smallint": (SqlType.SMALLINT, 6, 0),
+    "mediumint": (SqlType.MEDIUMINT, 9, 0),
+    "int": (SqlType.INT, 11, 0),
+    "bigint": (SqlType.BIGINT, 20, 0),
+    "float": (SqlType.FLOAT, 12, -1),
+    "double": (SqlType.DOUBLE, 22, -1),
+    "decimal": (SqlType.DECIMAL, 10, 0),
+    "numeric": (SqlType.DECIMAL, 10, 0),
+    "bit": (SqlType.BIT, 1, 0),
+    "year": (SqlType.YEAR, 4, 0),
+    "date": (SqlType.DATE, 10, 0),
+    "time": (SqlType.TIME, 10, 0),
+    "datetime": (SqlType.DATETIME, 19, 0),
+    "timestamp": (SqlType.TIMESTAMP, 19, 0),
+    "char": (SqlType.CHAR, 1, 0),
+    "binary": (SqlType.CHAR, 1, 0),
+    "varchar": (SqlType.VARCHAR, 5, 0),
+    "varbinary": (SqlType.VARCHAR, 5, 0),
+    "tinytext": (SqlType.TINYTEXT, 255, 0),
+    "tinyblob": (SqlType.TINYTEXT, 255, 0),
+    "text": (SqlType.TEXT, 65535, 0),
+    "blob": (SqlType.TEXT, 65535, 0),
+    "mediumtext": (SqlType.MEDIUMTEXT, 16777215, 0),
+    "mediumblob": (SqlType.MEDIUMTEXT, 16777215, 0),
+    "longtext": (SqlType.LONGTEXT, 4294967295, 0),
+    "longblob": (SqlType.LONGTEXT, 4294967295, 0),
+    "enum": (SqlType.ENUM, -1, 0),
+    "set": (SqlType.SET, -1, 0),
+    "json": (SqlType.JSON, 4294967295, 0),
 }
 
 
@@ -72,18 +73,18 @@ def defined(number: int, name: str, definition: str, flag: int = 0) -> dict[str,
         raise golden.UnknownShape(definition)
     word, inside, rest = found.groups()
     tp, flen, decimal = golden.known(DEFINED, word)
-    elems = re.findall(r"'([^']*)'", inside) if inside and tp in (ti.ENUM, ti.SET) else []
-    flag |= FLAG_ZEROFILL | FLAG_UNSIGNED if "zerofill" in rest or tp == ti.YEAR else 0
-    flag |= FLAG_UNSIGNED if "unsigned" in rest or tp == ti.BIT else 0
+    elems = re.findall(r"'([^']*)'", inside) if inside and tp in (SqlType.ENUM, SqlType.SET) else []
+    flag |= FLAG_ZEROFILL | FLAG_UNSIGNED if "zerofill" in rest or tp == SqlType.YEAR else 0
+    flag |= FLAG_UNSIGNED if "unsigned" in rest or tp == SqlType.BIT else 0
     if inside and not elems:
         first, _, second = inside.replace(" ", "").partition(",")
-        if tp in (ti.DATETIME, ti.TIMESTAMP, ti.DURATION):
+        if tp in (SqlType.DATETIME, SqlType.TIMESTAMP, SqlType.TIME):
             decimal = int(first)
-        elif tp not in (ti.FLOAT, ti.DOUBLE) or second:
+        elif tp not in (SqlType.FLOAT, SqlType.DOUBLE) or second:
             flen, decimal = int(first), int(second or 0)
-    elif flag & FLAG_UNSIGNED and tp in ti.INTEGERS - {ti.LONGLONG}:
+    elif flag & FLAG_UNSIGNED and tp in ti.INTEGERS - {SqlType.BIGINT}:
         flen -= 1
-    is_text = tp in ti.STRINGS | ti.BLOBS | {ti.ENUM, ti.SET} and "bin" not in word and "blob" not in word
+    is_text = tp in ti.STRINGS | ti.BLOBS | {SqlType.ENUM, SqlType.SET} and "bin" not in word and "blob" not in word
     field_type = {
         "Tp": tp,
         "Flag": flag,
@@ -105,12 +106,12 @@ def table_of(definitions: dict[str, str], primary: tuple[str, ...] = (), schema:
 
 def arrow_type(column: ti.ColumnInfo) -> pa.DataType:
     """As the mounter hands values on."""
-    if column.tp in ti.INTEGERS | {ti.BIT, ti.YEAR}:
-        return pa.uint64() if column.is_unsigned and column.tp != ti.YEAR else pa.int64()
-    if column.tp in (ti.ENUM, ti.SET):
+    if column.type in ti.INTEGERS | {SqlType.BIT, SqlType.YEAR}:
+        return pa.uint64() if column.is_unsigned and column.type != SqlType.YEAR else pa.int64()
+    if column.type in (SqlType.ENUM, SqlType.SET):
         return pa.struct([("number", pa.uint64()), ("text", pa.string())])
-    floats = {ti.FLOAT: pa.float32(), ti.DOUBLE: pa.float64()}
-    return floats.get(column.tp, pa.binary() if column.is_binary else pa.string())
+    floats = {SqlType.FLOAT: pa.float32(), SqlType.DOUBLE: pa.float64()}
+    return floats.get(column.type, pa.binary() if column.is_binary else pa.string())
 
 
 def lines_of(
@@ -183,7 +184,7 @@ def test_corpus_messages(vector):
     )
 
     def values(row: dict[str, Any]) -> list[Any]:
-        return [int(row[c.name]) if c.tp in ti.INTEGERS else row[c.name] for c in table.columns]
+        return [int(row[c.name]) if c.type in ti.INTEGERS else row[c.name] for c in table.columns]
 
     commit_ts = int(expected.get("_tidb", {}).get("commitTs", expected.get("es", 0) << 18))
     fmt = CanalJsonFormat(

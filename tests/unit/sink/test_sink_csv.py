@@ -12,7 +12,7 @@ import golden
 import numpy as np
 import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.schema.table_info import LONGLONG, NEW_DECIMAL, VARCHAR
+from changefeed.schema.sql_type import SqlType
 from changefeed.sink.records import Records
 from changefeed.sink.storage.codec.csv import CsvFormat, encode, fingerprint, header
 from changefeed.sink.text.go_float import go_float
@@ -103,12 +103,14 @@ def test_corpus_values(vector):
 
 
 def test_a_decimal_is_text_though_tidb_calls_its_charset_binary():
-    line = one_row(["-62.25"], CsvFormat(terminator=""), tp=NEW_DECIMAL, charset="binary")
+    line = one_row(["-62.25"], CsvFormat(terminator=""), tp=SqlType.DECIMAL, charset="binary")
     assert line == '"I","t","test","-62.25"'
 
 
 def many(rows: list[tuple[int, int | None, str | None]], ops: list[int] | None = None) -> Records:
-    table = make_table([column(1, "id", LONGLONG), column(2, "k", LONGLONG), column(3, "name", VARCHAR)])
+    table = make_table(
+        [column(1, "id", SqlType.BIGINT), column(2, "k", SqlType.BIGINT), column(3, "name", SqlType.VARCHAR)]
+    )
     return Records(
         table,
         np.array(ops if ops is not None else [OP_INSERT] * len(rows), np.uint8),

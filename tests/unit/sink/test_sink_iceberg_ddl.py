@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from changefeed.errors import Fenced, NeedsHuman
-from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNSIGNED, TableInfo
 from changefeed.sink.iceberg.driver import TRUNCATED
 from sink_iceberg_lake import DELETE, ID, INSERT, Lake, V, column, ddl, publish, table_of
@@ -47,9 +47,9 @@ def test_columns_come_go_move_are_renamed_and_widened(tmp_path: Path) -> None:
     lake = began(tmp_path, T)
     changed = table_of(
         columns=[
-            column(3, "note", ti.VARCHAR, place=0),
-            column(1, "key", ti.LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY, 1),
-            column(2, "v", ti.LONGLONG, place=2),
+            column(3, "note", SqlType.VARCHAR, place=0),
+            column(1, "key", SqlType.BIGINT, FLAG_NOT_NULL | FLAG_PRI_KEY, 1),
+            column(2, "v", SqlType.BIGINT, place=2),
         ]
     )
     twice(lake, ddl(90, Action.MULTI_SCHEMA_CHANGE, [T], [changed]), T)
@@ -57,7 +57,7 @@ def test_columns_come_go_move_are_renamed_and_widened(tmp_path: Path) -> None:
     assert lake.rows() == [("I", 30, None, 1, 10), ("I", 31, None, 2, 20)]
     twice(lake, ddl(95, Action.DROP_COLUMN, [changed], [table_of(columns=[ID])]), changed)
     assert lake.rows() == [("I", 30, 1), ("I", 31, 2)]
-    again = table_of(columns=[ID, column(4, "v", ti.VARCHAR)])
+    again = table_of(columns=[ID, column(4, "v", SqlType.VARCHAR)])
     twice(lake, ddl(99, Action.ADD_COLUMN, [changed], [again]), changed)
     assert lake.rows() == [("I", 30, 1, None), ("I", 31, 2, None)], "a column of that name, and another one"
 
@@ -71,13 +71,13 @@ def test_an_added_index_changes_nothing_but_the_version(tmp_path: Path) -> None:
 
 def test_a_type_that_can_not_become_another_is_refused(tmp_path: Path) -> None:
     lake = began(tmp_path, T)
-    unsigned = table_of(columns=[ID, column(2, "v", ti.LONGLONG, FLAG_UNSIGNED)])
+    unsigned = table_of(columns=[ID, column(2, "v", SqlType.BIGINT, FLAG_UNSIGNED)])
     with pytest.raises(NeedsHuman, match=r"shop\.t: column v was int and is decimal\(20, 0\) now"):
         lake.driver(T).execute(ddl(90, Action.MODIFY_COLUMN, [T], [unsigned]))
 
 
 def test_a_converted_column_is_a_new_one_for_a_changelog_and_refused_for_a_state(tmp_path: Path) -> None:
-    converted = table_of(columns=[ID, column(3, "v", ti.VARCHAR, place=2)])
+    converted = table_of(columns=[ID, column(3, "v", SqlType.VARCHAR, place=2)])
     what = ddl(90, Action.MODIFY_COLUMN, [T], [converted])
     lake = began(tmp_path / "append", T)
     twice(lake, what, T)
@@ -196,7 +196,7 @@ def test_a_partition_that_is_dropped_stops_a_state_unless_that_is_ignored(tmp_pa
     [
         ([V], {"pk_is_handle": False}, "has no primary key"),
         (
-            [column(1, "id", ti.DOUBLE, FLAG_NOT_NULL | FLAG_PRI_KEY), V],
+            [column(1, "id", SqlType.DOUBLE, FLAG_NOT_NULL | FLAG_PRI_KEY), V],
             {
                 "pk_is_handle": False,
                 "index_info": [

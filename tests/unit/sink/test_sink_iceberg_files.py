@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.values import arrow_type
 from changefeed.sink.iceberg import files
 from changefeed.sink.iceberg.files import encode_files
@@ -72,7 +72,7 @@ def test_an_upserted_entry_is_its_last_rows_and_the_keys_that_it_takes(tmp_path:
 def test_decimals_are_stored_as_the_specification_says(tmp_path: Path) -> None:
     """Of up to 9 digits as 32 bits, of up to 18 as 64."""
     digits = {9: "INT32", 10: "INT64", 18: "INT64", 19: "FIXED_LEN_BYTE_ARRAY"}
-    columns = [column(n, f"d{n}", ti.NEW_DECIMAL, place=at, Flen=n) for at, n in enumerate(digits, 1)]
+    columns = [column(n, f"d{n}", SqlType.DECIMAL, place=at, Flen=n) for at, n in enumerate(digits, 1)]
     table = table_of(columns=[ID, *columns])
     cells = [pa.array([1], pa.int64()), *(pa.nulls(1, arrow_type(each)) for each in table.output_columns[1:])]
     row = replace(records(T, [(INSERT, 1, 1)], 100), table=table, columns=cells, written=table.output_columns)
@@ -98,7 +98,7 @@ def test_what_the_rows_raise_leaves_no_spool(tmp_path: Path) -> None:
 
 
 def test_fields_have_the_ids_of_their_columns() -> None:
-    table = table_of(columns=[ID, column(7, "note", ti.VARCHAR)])
+    table = table_of(columns=[ID, column(7, "note", SqlType.VARCHAR)])
 
     def ids(upsert: bool) -> dict[str, bytes]:
         return {

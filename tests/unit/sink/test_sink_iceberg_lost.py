@@ -12,8 +12,8 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.log.state import DispatcherState, Epoch, NewestEntry, State
 from changefeed.objectstore.patience import Patience
-from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.claim import Taken
 from changefeed.sink.contract import EntryId
@@ -24,7 +24,7 @@ from changefeed.spec.parse import parse
 from sink_iceberg_lake import ID, INSERT, Lake, V, column, ddl, publish, table_of
 
 T = table_of()
-WIDER = table_of(columns=[ID, V, column(3, "w", ti.LONG)])
+WIDER = table_of(columns=[ID, V, column(3, "w", SqlType.INT)])
 TWO = [(INSERT, 1, 10), (INSERT, 2, 20)]
 A, B = ("I", 30, 1, 10), ("I", 31, 2, 20)
 HAS_3 = {101: {101: Relied(5, EntryId(3, 0))}}

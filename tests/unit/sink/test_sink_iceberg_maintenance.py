@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.reading.failures import NotVerifiable
-from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.sql_type import SqlType
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots, data_file
 from changefeed.verify.iceberg.reading import parts
 from pyiceberg.catalog import Catalog
@@ -22,7 +22,7 @@ from pyiceberg.types import LongType, StringType
 from sink_iceberg_lake import DELETE, ID, INSERT, UPDATE, Lake, V, column, ddl, publish, table_of
 
 T = table_of()
-WIDER = table_of(columns=[ID, V, column(3, "w", ti.LONG)])
+WIDER = table_of(columns=[ID, V, column(3, "w", SqlType.INT)])
 TWO = [(INSERT, 1, 10), (INSERT, 2, 20)]
 
 
@@ -142,7 +142,7 @@ def test_columns_of_others_stay_when_the_table_follows_a_ddl(tmp_path: Path) -> 
     with lake.table().update_schema() as schema:
         schema.add_column("a", LongType())
         schema.add_column("b", LongType())
-    changed = table_of(columns=[ID, column(7, "w", ti.LONG, place=1)])
+    changed = table_of(columns=[ID, column(7, "w", SqlType.INT, place=1)])
     driver.execute(ddl(90, Action.MULTI_SCHEMA_CHANGE, [T], [changed]))
     fields = [(field.field_id, field.name) for field in lake.table().schema().fields]
     assert fields == [(1, "_op"), (2, "_commit_ts"), (3, "id"), (9, "w"), (5, "a"), (6, "b")]

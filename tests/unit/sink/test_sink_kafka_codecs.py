@@ -18,6 +18,7 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.objectstore.local import LocalStore
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, parse_table_info
 from changefeed.schema.values import arrow_type
 from changefeed.sink.kafka.codec.avro.binary import field
@@ -116,7 +117,7 @@ def test_the_open_protocol(seed: int) -> None:
         assert ("p" in said) == (before is not None)
         if before is not None:
             assert said["p"]["big"]["v"] == before["big"]
-    assert side["id"] == {"t": ti.LONGLONG, "h": True, "f": 2 | 8, "v": ROWS - 1}
+    assert side["id"] == {"t": SqlType.BIGINT, "h": True, "f": 2 | 8, "v": ROWS - 1}
     assert side["big"]["f"] == 64 | 128
     assert side["b"]["f"] == 64 | 1
 
@@ -327,30 +328,30 @@ BINARY = {"Charset": "binary", "Collate": "binary"}
 @pytest.mark.parametrize(
     ("made", "types", "default"),
     [
-        (column("a", ti.LONG, SURE, default="5"), {}, 5),
-        (column("a", ti.LONG, SURE, default="6", origin_default="5"), {}, 5),
-        (column("a", ti.LONG, default="5"), {}, 5),
-        (column("a", ti.LONG), {}, None),
-        (column("a", ti.LONG, SURE), {}, None),
-        (column("a", ti.LONGLONG, SURE | ti.FLAG_UNSIGNED, default=str((1 << 64) - 1)), {}, -1),
-        (column("a", ti.LONGLONG, SURE | ti.FLAG_UNSIGNED, default=str((1 << 64) - 1)), TEXT, str((1 << 64) - 1)),
-        (column("a", ti.DOUBLE, SURE, default="0.5", Decimal=-1), {}, 0.5),
-        (column("a", ti.NEW_DECIMAL, SURE, default="0.50", Flen=9, Decimal=2), {}, None),
-        (column("a", ti.NEW_DECIMAL, SURE, default="0.5", Flen=9, Decimal=2), TEXT, "0.50"),
-        (column("a", ti.VARCHAR, SURE, default="x"), {}, "x"),
-        (column("a", ti.VARCHAR, SURE, default=""), {}, ""),
-        (column("a", ti.VARCHAR, default="null"), {}, "null"),
-        (column("a", ti.VARCHAR, SURE, default="\u00e9", **BINARY), {}, "\u00c3\u00a9"),
-        (column("a", ti.BIT, SURE, default_bit="AQI=", Flen=12), {}, "\x01\x02"),
-        (column("a", ti.ENUM, SURE, default="y", Elems=["x", "y"]), {}, "y"),
-        (column("a", ti.DATETIME, SURE, default="2020-01-02 03:04:05"), {}, "2020-01-02 03:04:05"),
-        (column("a", ti.DATETIME, SURE, default="CURRENT_TIMESTAMP"), {}, None),
+        (column("a", SqlType.INT, SURE, default="5"), {}, 5),
+        (column("a", SqlType.INT, SURE, default="6", origin_default="5"), {}, 5),
+        (column("a", SqlType.INT, default="5"), {}, 5),
+        (column("a", SqlType.INT), {}, None),
+        (column("a", SqlType.INT, SURE), {}, None),
+        (column("a", SqlType.BIGINT, SURE | ti.FLAG_UNSIGNED, default=str((1 << 64) - 1)), {}, -1),
+        (column("a", SqlType.BIGINT, SURE | ti.FLAG_UNSIGNED, default=str((1 << 64) - 1)), TEXT, str((1 << 64) - 1)),
+        (column("a", SqlType.DOUBLE, SURE, default="0.5", Decimal=-1), {}, 0.5),
+        (column("a", SqlType.DECIMAL, SURE, default="0.50", Flen=9, Decimal=2), {}, None),
+        (column("a", SqlType.DECIMAL, SURE, default="0.5", Flen=9, Decimal=2), TEXT, "0.50"),
+        (column("a", SqlType.VARCHAR, SURE, default="x"), {}, "x"),
+        (column("a", SqlType.VARCHAR, SURE, default=""), {}, ""),
+        (column("a", SqlType.VARCHAR, default="null"), {}, "null"),
+        (column("a", SqlType.VARCHAR, SURE, default="\u00e9", **BINARY), {}, "\u00c3\u00a9"),
+        (column("a", SqlType.BIT, SURE, default_bit="AQI=", Flen=12), {}, "\x01\x02"),
+        (column("a", SqlType.ENUM, SURE, default="y", Elems=["x", "y"]), {}, "y"),
+        (column("a", SqlType.DATETIME, SURE, default="2020-01-02 03:04:05"), {}, "2020-01-02 03:04:05"),
+        (column("a", SqlType.DATETIME, SURE, default="CURRENT_TIMESTAMP"), {}, None),
         (
-            column("a", ti.TIMESTAMP, SURE, default="2020-01-02 03:04:05", version=1),
+            column("a", SqlType.TIMESTAMP, SURE, default="2020-01-02 03:04:05", version=1),
             {"time_zone": "Asia/Tokyo"},
             "2020-01-02 12:04:05",
         ),
-        (column("a", ti.YEAR, SURE, default="2020"), {}, 2020),
+        (column("a", SqlType.YEAR, SURE, default="2020"), {}, 2020),
     ],
 )
 def test_avros_defaults(made: ColumnInfo, types: dict[str, Any], default: Any) -> None:
@@ -371,7 +372,7 @@ def test_avros_defaults(made: ColumnInfo, types: dict[str, Any], default: Any) -
 
 def test_avros_names_are_told_apart() -> None:
     names = ["a_b", "a-b", "a.b", "1", "_1"]
-    made = replace(table(), columns=tuple(column(name, ti.LONG) for name in names))
+    made = replace(table(), columns=tuple(column(name, SqlType.INT) for name in names))
     said = json.loads(schema_of(made, made.columns[1:], "feed", AvroTypes(), with_extension=False))
     assert [each["name"] for each in said["fields"]] == ["a_b_", "a_b__", "_1_", "_1"]
 

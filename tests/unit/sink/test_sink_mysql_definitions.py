@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from changefeed.schema import table_info as ti
 from changefeed.schema.sql.dialect import TIDB, Dialect
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.mysql.definitions.collations import Behaviour, Collation
 from changefeed.sink.mysql.definitions.difference import ServerQueries, differences
@@ -23,13 +24,13 @@ RANGES = {
 }  # fmt: skip
 ITEMS = table(
     [
-        column("id", ti.LONGLONG, NOT_NULL | ti.FLAG_PRI_KEY),
-        column("code", ti.VARCHAR, NOT_NULL),
-        column("amount", ti.NEW_DECIMAL, ti.FLAG_UNSIGNED, Flen=10, Decimal=2),
-        column("at", ti.DATETIME, 0, Decimal=3),
-        column("bits", ti.BIT, 0, Flen=5),
-        column("hash", ti.STRING, 0, Flen=8, Charset="binary", Collate="binary"),
-        column("twice", ti.LONGLONG) | {"generated_expr_string": "`id` * 2", "generated_stored": True},
+        column("id", SqlType.BIGINT, NOT_NULL | ti.FLAG_PRI_KEY),
+        column("code", SqlType.VARCHAR, NOT_NULL),
+        column("amount", SqlType.DECIMAL, ti.FLAG_UNSIGNED, Flen=10, Decimal=2),
+        column("at", SqlType.DATETIME, 0, Decimal=3),
+        column("bits", SqlType.BIT, 0, Flen=5),
+        column("hash", SqlType.CHAR, 0, Flen=8, Charset="binary", Collate="binary"),
+        column("twice", SqlType.BIGINT) | {"generated_expr_string": "`id` * 2", "generated_stored": True},
     ],
     [index("code")],
     pk_is_handle=True,

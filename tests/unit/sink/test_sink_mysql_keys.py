@@ -19,6 +19,7 @@ from changefeed.errors import (
 )
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.sink.contract import Claim
 from changefeed.sink.mysql.ddl_record import look
 from changefeed.sink.mysql.failures import failure
@@ -40,8 +41,10 @@ def hashes_of(info: ti.TableInfo, rows: list[Change]) -> list[set[int]]:
 
 
 def unique_text(collate: str, length: int = -1, **more: object) -> ti.TableInfo:
-    id_ = column("id", ti.LONGLONG, ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY)
-    return table([id_, column("u", ti.VARCHAR, Collate=collate, **more)], [index(("u", length))], pk_is_handle=True)
+    id_ = column("id", SqlType.BIGINT, ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY)
+    return table(
+        [id_, column("u", SqlType.VARCHAR, Collate=collate, **more)], [index(("u", length))], pk_is_handle=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,8 +93,8 @@ def test_null_makes_no_key_and_an_update_has_those_of_both_rows() -> None:
 
 
 def test_all_rows_wait_for_one_another_where_a_unique_key_is_not_seen() -> None:
-    id_ = column("id", ti.LONGLONG, ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY)
-    virtual = column("g", ti.LONGLONG) | {"generated_expr_string": "`id`"}
+    id_ = column("id", SqlType.BIGINT, ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY)
+    virtual = column("g", SqlType.BIGINT) | {"generated_expr_string": "`id`"}
     info = table([id_, virtual], [index("g")], pk_is_handle=True)
     first, second = hashes_of(info, [Change(1, OP_INSERT, (1,)), Change(1, OP_INSERT, (2,))])
     assert first == second
@@ -99,13 +102,13 @@ def test_all_rows_wait_for_one_another_where_a_unique_key_is_not_seen() -> None:
 
 @pytest.mark.parametrize("indexes", [[], [index("u")], [index(("k", 2))]])
 def test_a_table_whose_rows_cannot_be_told_apart_is_refused(indexes) -> None:
-    info = table([column("u", ti.VARCHAR), column("k", ti.VARCHAR, ti.FLAG_NOT_NULL)], indexes)
+    info = table([column("u", SqlType.VARCHAR), column("k", SqlType.VARCHAR, ti.FLAG_NOT_NULL)], indexes)
     with pytest.raises(NeedsHuman, match=r"shop\.t has no primary key"):
         TableKeys.of(info)
 
 
 def test_handles_are_told_apart_byte_by_byte() -> None:
-    info = table([column("k", ti.VARCHAR, ti.FLAG_NOT_NULL, Collate="utf8mb4_general_ci")], [index("k")])
+    info = table([column("k", SqlType.VARCHAR, ti.FLAG_NOT_NULL, Collate="utf8mb4_general_ci")], [index("k")])
     changes = changes_of(info, [Change(1, OP_INSERT, (text,)) for text in ("a", "A", "a", "b")])
     numbers = handle_numbers(TableKeys.of(info), changes)
     assert numbers[0] == numbers[2]

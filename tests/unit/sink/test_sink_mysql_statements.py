@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.sink.contract import Claim, EntryId
 from changefeed.sink.mysql.order.schedule import Chunk, Schedule
 from changefeed.sink.mysql.rows import pieces
@@ -140,7 +141,7 @@ def test_a_statement_has_few_rows_and_few_bytes() -> None:
 
 def test_rows_with_a_key_of_several_columns_are_found_by_each() -> None:
     two = table(
-        [column("a", ti.LONG, ti.FLAG_NOT_NULL), column("b`", ti.VARCHAR, ti.FLAG_NOT_NULL)],
+        [column("a", SqlType.INT, ti.FLAG_NOT_NULL), column("b`", SqlType.VARCHAR, ti.FLAG_NOT_NULL)],
         [index("a", "b`", primary=True)],
     )
     changes = changes_of(two, [Change(1, OP_DELETE, (1, "x")), Change(1, OP_DELETE, (2, "y"))])
@@ -156,13 +157,13 @@ def column_of(tp: int, **more: object) -> ti.ColumnInfo:
 @pytest.mark.parametrize(
     ("described", "values", "texts"),
     [
-        (column_of(ti.FLOAT), pa.array([0.1, 3.4028234663852886e38, None], pa.float32()), [
+        (column_of(SqlType.FLOAT), pa.array([0.1, 3.4028234663852886e38, None], pa.float32()), [
             b"0.10000000149011612e0", b"3.4028234663852886e+38", b"NULL"]),
-        (column_of(ti.DOUBLE), pa.array([1.0, -0.0, 5e-324]), [b"1e0", b"-0e0", b"5e-324"]),
-        (column_of(ti.NEW_DECIMAL), pa.array(["-1.50"]), [b"-1.50"]),
-        (column_of(ti.BLOB, Charset="binary"), pa.array([b"\x00'", b""]), [b"x'0027'", b"x''"]),
-        (column_of(ti.VARCHAR), pa.array([b"\xff'", None]), [b"'\xff'''", b"NULL"]),
-        (column_of(ti.JSON), pa.array(['{"a": "\\""}']), [b"""'{"a": "\\""}'"""]),
+        (column_of(SqlType.DOUBLE), pa.array([1.0, -0.0, 5e-324]), [b"1e0", b"-0e0", b"5e-324"]),
+        (column_of(SqlType.DECIMAL), pa.array(["-1.50"]), [b"-1.50"]),
+        (column_of(SqlType.TEXT, Charset="binary"), pa.array([b"\x00'", b""]), [b"x'0027'", b"x''"]),
+        (column_of(SqlType.VARCHAR), pa.array([b"\xff'", None]), [b"'\xff'''", b"NULL"]),
+        (column_of(SqlType.JSON), pa.array(['{"a": "\\""}']), [b"""'{"a": "\\""}'"""]),
     ],
 )  # fmt: skip
 def test_literals(described: ti.ColumnInfo, values: pa.Array, texts: list[bytes]) -> None:

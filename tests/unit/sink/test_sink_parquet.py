@@ -12,7 +12,8 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.pipeline import run
-from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, NEW_DECIMAL, TIMESTAMP, VARCHAR
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY
 from changefeed.sink.storage.codec import parquet
 from changefeed.sink.storage.codec.choice import file_codec
 from hypothesis import HealthCheck, given, settings
@@ -105,9 +106,9 @@ def test_rule_10_other_segments_and_chunks_give_the_same_bytes(
 )
 def test_a_decimal_that_fits_an_integer_is_stored_as_one(tmp_path: Path, digits: int, stored: str) -> None:
     """In fixed bytes, which are Arrow's default, Flink's reader fails on a dictionary of them."""
-    amount = column(2, "amount", NEW_DECIMAL)
+    amount = column(2, "amount", SqlType.DECIMAL)
     amount["type"] |= {"Flen": digits, "Decimal": 2}
-    table = make_table([column(1, "id", LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY), amount])
+    table = make_table([column(1, "id", SqlType.BIGINT, FLAG_NOT_NULL | FLAG_PRI_KEY), amount])
     found = pq.read_metadata(pa.BufferReader(written(tmp_path, ROWS, table=table, to=Position.end_of(4)))).schema
     assert found.column(3).physical_type == stored
     assert found.to_arrow_schema().field("amount").type == pa.decimal128(digits, 2)
@@ -139,14 +140,18 @@ def test_the_fingerprint_names_what_writes_the_files() -> None:
 
 
 def test_timestamps_are_mounted_in_utc() -> None:
-    table = make_table([column(1, "id", LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY), column(2, "at", TIMESTAMP)])
+    table = make_table(
+        [column(1, "id", SqlType.BIGINT, FLAG_NOT_NULL | FLAG_PRI_KEY), column(2, "at", SqlType.TIMESTAMP)]
+    )
     work, entry = make_work([], table, time_zone="Asia/Shanghai", protocol="parquet")
     rows = run.EntryRows(recipe_of(work, entry), entry, lambda piece: pa.table({}))
     assert rows.recipe.mounting.time_zone == "UTC"
 
 
 def test_a_column_with_a_name_of_ours_stops_even_an_entry_without_rows(tmp_path: Path) -> None:
-    table = make_table([column(1, "id", LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY), column(2, "_op", VARCHAR)])
+    table = make_table(
+        [column(1, "id", SqlType.BIGINT, FLAG_NOT_NULL | FLAG_PRI_KEY), column(2, "_op", SqlType.VARCHAR)]
+    )
     with pytest.raises(NeedsHuman, match="columnSelectors"):
         written(tmp_path, [], table=table)
     selectors = [{"matcher": ["*.*"], "columns": ["*", "!_op"]}]

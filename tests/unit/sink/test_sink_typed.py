@@ -15,7 +15,7 @@ from changefeed.errors import NeedsHuman
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.pipeline.mounter import mount
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.records import Records
 from changefeed.sink.typed import schema_of, type_of, typed
@@ -172,12 +172,12 @@ def test_the_schema_is_that_of_the_types_and_of_the_rows(with_old: bool) -> None
 @pytest.mark.parametrize(
     ("tp", "charset", "wanted"),
     [
-        (ti.JSON, "binary", pa.string()),
-        (ti.VECTOR_FLOAT32, "binary", pa.string()),
-        (ti.BLOB, "utf8mb4", pa.string()),
-        (ti.LONG_BLOB, "latin1", pa.string()),
-        (ti.LONG_BLOB, "binary", pa.binary()),
-        (ti.NEW_DATE, "binary", pa.date32()),
+        (SqlType.JSON, "binary", pa.string()),
+        (SqlType.VECTOR, "binary", pa.string()),
+        (SqlType.TEXT, "utf8mb4", pa.string()),
+        (SqlType.LONGTEXT, "latin1", pa.string()),
+        (SqlType.LONGTEXT, "binary", pa.binary()),
+        (SqlType.NEW_DATE, "binary", pa.date32()),
     ],
 )
 def test_types_that_the_upstream_here_does_not_write(tp: int, charset: str, wanted: pa.DataType) -> None:

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.model.tso import compose
-from changefeed.schema.table_info import FLAG_PRI_KEY, LONGLONG, VARCHAR, TableInfo
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import FLAG_PRI_KEY, TableInfo
 from changefeed.source.change_rows import change_rows
 from changefeed.source.read_schema import ReadSchema, schema_of
 from pipeline_rows import PEOPLE, Row, column, delete, insert, make_table, raw, segment, update
@@ -96,7 +97,7 @@ def table_of(*columns: tuple[str, int]) -> TableInfo:
 
 def test_columns_stand_in_the_querys_order() -> None:
     """Not in the table's: a column was moved, or the query names them in another."""
-    wanted = schema_of(table_of(("name", VARCHAR), ("id", LONGLONG)))
+    wanted = schema_of(table_of(("name", SqlType.VARCHAR), ("id", SqlType.BIGINT)))
     read = ReadSchema.of(wanted, PEOPLE, 0, is_whole=False)
     (row,) = rows([[insert(10, 1, name="a")]], read=read)
     assert list(row.items())[:2] == [("name", "a"), ("id", 1)]

@@ -9,7 +9,8 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.change import SchemaChange
-from changefeed.schema.table_info import LONGLONG, TableInfo
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl
 from changefeed.source.options import TableName
 from changefeed.source.read_schema import ReadSchema, schema_of
@@ -17,7 +18,7 @@ from changefeed.source.schema_changes import SchemaChanged, check_columns, defin
 from pipeline_rows import PEOPLE, TABLE_ID, column, make_table
 
 NAME = TableName("shop", "T")
-WIDER = make_table([*(PEOPLE.raw["cols"]), column(4, "age", LONGLONG)])
+WIDER = make_table([*(PEOPLE.raw["cols"]), column(4, "age", SqlType.BIGINT)])
 TS = 200
 BEFORE, AFTER = 100, 300  # when the read schema was made
 

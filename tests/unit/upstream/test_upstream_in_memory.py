@@ -10,7 +10,8 @@ import pytest
 from changefeed.owner import locations
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.change import SchemaChange
-from changefeed.schema.table_info import LONGLONG, VARCHAR, TableInfo
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import TableInfo
 from changefeed.spec.parse import parse
 from changefeed.upstream import choice
 from integration_inprocess import InProcessExecution, Run, resource
@@ -20,7 +21,7 @@ ORDERS = 11
 
 
 def orders(*more: str) -> TableInfo:
-    columns = [("id", LONGLONG, 3), ("name", VARCHAR, 0), *((name, VARCHAR, 0) for name in more)]
+    columns = [("id", SqlType.BIGINT, 3), ("name", SqlType.VARCHAR, 0), *((name, SqlType.VARCHAR, 0) for name in more)]
     cols = [
         {"id": n + 1, "name": name, "offset": n, "type": {"Tp": tp, "Flag": flag, "Charset": "utf8mb4"}, "state": 5}
         for n, (name, tp, flag) in enumerate(columns)

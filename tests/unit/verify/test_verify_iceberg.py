@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from changefeed.reading.scratch import open_database
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, parse_table_info
 from changefeed.verify.iceberg.values import of_lake
 from changefeed.verify.result import TableRows
@@ -115,15 +115,15 @@ def column(tp: int, decimal: int = 0) -> ColumnInfo:
 @pytest.mark.parametrize(
     ("kind", "values", "shown"),
     [
-        (column(ti.DATETIME, 2), pa.array([FINE], pa.timestamp("us")), "2026-01-02 03:04:05.67"),
-        (column(ti.TIMESTAMP), pa.array([MIDNIGHT], pa.timestamp("us", "UTC")), "2026-01-02 00:00:00"),
-        (column(ti.DATE), pa.array([date(2026, 1, 2)]), "2026-01-02"),
-        (column(ti.NEW_DECIMAL, 9), pa.array([Decimal("0.000000001")], pa.decimal128(20, 9)), "0.000000001"),
-        (column(ti.NEW_DECIMAL, 2), pa.array([Decimal("-1.50")], pa.decimal128(20, 2)), "-1.50"),
-        (column(ti.LONGLONG), pa.array([Decimal(2**64 - 1)], pa.decimal128(20, 0)), str(2**64 - 1)),
-        (column(ti.LONG), pa.array([7], pa.int32()), "7"),
-        (column(ti.JSON), pa.array(['{"b": 1.0, "a": 2}']), '{"a":2,"b":1}'),
-        (column(ti.VARCHAR), pa.array(["ü"]), "ü"),
+        (column(SqlType.DATETIME, 2), pa.array([FINE], pa.timestamp("us")), "2026-01-02 03:04:05.67"),
+        (column(SqlType.TIMESTAMP), pa.array([MIDNIGHT], pa.timestamp("us", "UTC")), "2026-01-02 00:00:00"),
+        (column(SqlType.DATE), pa.array([date(2026, 1, 2)]), "2026-01-02"),
+        (column(SqlType.DECIMAL, 9), pa.array([Decimal("0.000000001")], pa.decimal128(20, 9)), "0.000000001"),
+        (column(SqlType.DECIMAL, 2), pa.array([Decimal("-1.50")], pa.decimal128(20, 2)), "-1.50"),
+        (column(SqlType.BIGINT), pa.array([Decimal(2**64 - 1)], pa.decimal128(20, 0)), str(2**64 - 1)),
+        (column(SqlType.INT), pa.array([7], pa.int32()), "7"),
+        (column(SqlType.JSON), pa.array(['{"b": 1.0, "a": 2}']), '{"a":2,"b":1}'),
+        (column(SqlType.VARCHAR), pa.array(["ü"]), "ü"),
     ],
 )
 def test_values_of_parquet_have_the_common_form(kind: ColumnInfo, values: pa.Array, shown: Any) -> None:

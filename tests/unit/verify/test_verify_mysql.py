@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from changefeed.reading.scratch import open_database
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.values import CHOICE
 from changefeed.verify.mysql.values import expression, of_downstream
 from changefeed.verify.result import RowsVerdict, TableRows
@@ -33,20 +34,20 @@ def choice(number: int, text: str) -> pa.Array:
 @pytest.mark.parametrize(
     ("tp", "upstream", "text", "others"),
     [
-        (ti.LONGLONG, pa.array([-(1 << 63)]), b"-9223372036854775808", [b"-9223372036854775807"]),
-        (ti.BIT, pa.array([(1 << 64) - 1], pa.uint64()), b"18446744073709551615", [b"0"]),
-        (ti.FLOAT, pa.array([0.1], pa.float32()), b"0.10000000149011612", [b"0.1", b"0.10000001639127731"]),
-        (ti.FLOAT, pa.array([0.0], pa.float32()), b"-0", [b"1e-45"]),
-        (ti.DOUBLE, pa.array([1e20]), b"1e20", [b"1.0000000000000002e20"]),
-        (ti.DOUBLE, pa.array([-0.0]), b"0", [b"5e-324"]),
-        (ti.NEW_DECIMAL, pa.array(["1.50"]), b"1.50", [b"1.51"]),
-        (ti.VARCHAR, pa.array(["ä "]), "ä ".encode(), ["ä".encode(), "Ä ".encode()]),
-        (ti.VARCHAR, pa.array([b"\xff"]), b"\xff", [b"\xfe"]),
-        (ti.DATETIME, pa.array(["2024-01-01 00:00:00.000001"]), b"2024-01-01 00:00:00.000001", [b"2024-01-01"]),
-        (ti.JSON, pa.array(['{"a": 1, "b": [true, null]}']), b'{"b":[true,null],"a":1.0}', [b'{"a": 1}', b"{"]),
-        (ti.JSON, pa.array(["9007199254740993"]), b"9007199254740993", [b"9007199254740992"]),
-        (ti.ENUM, choice(2, "b"), b"b", [b"a"]),
-        (ti.SET, choice(3, "a,b"), b"a,b", [b"a"]),
+        (SqlType.BIGINT, pa.array([-(1 << 63)]), b"-9223372036854775808", [b"-9223372036854775807"]),
+        (SqlType.BIT, pa.array([(1 << 64) - 1], pa.uint64()), b"18446744073709551615", [b"0"]),
+        (SqlType.FLOAT, pa.array([0.1], pa.float32()), b"0.10000000149011612", [b"0.1", b"0.10000001639127731"]),
+        (SqlType.FLOAT, pa.array([0.0], pa.float32()), b"-0", [b"1e-45"]),
+        (SqlType.DOUBLE, pa.array([1e20]), b"1e20", [b"1.0000000000000002e20"]),
+        (SqlType.DOUBLE, pa.array([-0.0]), b"0", [b"5e-324"]),
+        (SqlType.DECIMAL, pa.array(["1.50"]), b"1.50", [b"1.51"]),
+        (SqlType.VARCHAR, pa.array(["ä "]), "ä ".encode(), ["ä".encode(), "Ä ".encode()]),
+        (SqlType.VARCHAR, pa.array([b"\xff"]), b"\xff", [b"\xfe"]),
+        (SqlType.DATETIME, pa.array(["2024-01-01 00:00:00.000001"]), b"2024-01-01 00:00:00.000001", [b"2024-01-01"]),
+        (SqlType.JSON, pa.array(['{"a": 1, "b": [true, null]}']), b'{"b":[true,null],"a":1.0}', [b'{"a": 1}', b"{"]),
+        (SqlType.JSON, pa.array(["9007199254740993"]), b"9007199254740993", [b"9007199254740992"]),
+        (SqlType.ENUM, choice(2, "b"), b"b", [b"a"]),
+        (SqlType.SET, choice(3, "a,b"), b"a,b", [b"a"]),
     ],
 )
 def test_equal_values_have_one_form_and_others_another(
@@ -55,16 +56,16 @@ def test_equal_values_have_one_form_and_others_another(
     kind = column(tp)
     (wanted,) = of_decoded(kind, upstream).to_pylist()
     assert of_downstream(kind, [text, None]).to_pylist() == [wanted, None]
-    assert wanted not in of_downstream(kind, [*others, b"", None] if tp == ti.VARCHAR else others).to_pylist()
+    assert wanted not in of_downstream(kind, [*others, b"", None] if tp == SqlType.VARCHAR else others).to_pylist()
     assert of_decoded(kind, pa.nulls(1, upstream.type)).to_pylist() == [None]
 
 
 def test_what_a_server_would_show_otherwise_is_asked_for_as_a_number() -> None:
-    assert expression(column(ti.LONG, Flag=ti.FLAG_UNSIGNED)) == b"CAST(`a``b` AS UNSIGNED)"
-    assert expression(column(ti.YEAR)) == b"CAST(`a``b` AS SIGNED)"
-    assert expression(column(ti.BIT)) == b"CAST(`a``b` AS UNSIGNED)"
-    assert expression(column(ti.FLOAT)) == b"`a``b`+0e0"
-    assert expression(column(ti.VARCHAR)) == b"`a``b`"
+    assert expression(column(SqlType.INT, Flag=ti.FLAG_UNSIGNED)) == b"CAST(`a``b` AS UNSIGNED)"
+    assert expression(column(SqlType.YEAR)) == b"CAST(`a``b` AS SIGNED)"
+    assert expression(column(SqlType.BIT)) == b"CAST(`a``b` AS UNSIGNED)"
+    assert expression(column(SqlType.FLOAT)) == b"`a``b`+0e0"
+    assert expression(column(SqlType.VARCHAR)) == b"`a``b`"
 
 
 Row = tuple[str, str | None, str | None]

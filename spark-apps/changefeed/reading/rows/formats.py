@@ -106,7 +106,7 @@ class Format:
 
     def replaces(self, column: ColumnInfo) -> bool:
         """Whether U+FFFD stands for a byte of its text that is not UTF-8."""
-        return self.protocol == "canal-json" or (self.protocol == "open-protocol" and column.tp not in BLOBS)
+        return self.protocol == "canal-json" or (self.protocol == "open-protocol" and column.type not in BLOBS)
 
 
 def _left_out(spec: Mapping[str, Any], sink: Mapping[str, Any]) -> str:

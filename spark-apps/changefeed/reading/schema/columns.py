@@ -92,7 +92,7 @@ class TableColumn:
     @classmethod
     def expected(cls, info: ColumnInfo) -> TableColumn:
         """As the upstream's definition has it."""
-        name, length, decimals = _TYPES.get(info.tp, (f"TYPE{info.tp}", None, None))
+        name, length, decimals = _TYPES.get(info.type, (f"TYPE{info.type}", None, None))
         if info.charset == "binary" and name in _TEXTS:
             name = _BINARY_NAMES.get(name, name)
         scale = "" if info.decimal <= 0 else str(info.decimal)

@@ -14,13 +14,13 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from datetime import UTC, tzinfo
 
-from changefeed.schema import table_info as ti
 from changefeed.schema.sql.columns import column_text, older_rows_default
 from changefeed.schema.sql.definition import Column, Definition, Index
 from changefeed.schema.sql.dialect import TIDB, Dialect
 from changefeed.schema.sql.keys import foreign_key_text, index_text, made
 from changefeed.schema.sql.tables import changed_options
 from changefeed.schema.sql.text import quoted
+from changefeed.schema.sql_type import SqlType
 
 Pairs = list[tuple[Column | None, Column]]  # a column after, and what it was
 
@@ -158,7 +158,7 @@ def _paired(before: Sequence[Column], after: Sequence[Column], renamed: Mapping[
 
 
 def _depends_on_zone(old: Column, new: Column) -> bool:
-    return (old.info.tp == ti.TIMESTAMP) != (new.info.tp == ti.TIMESTAMP)
+    return (old.info.type == SqlType.TIMESTAMP) != (new.info.type == SqlType.TIMESTAMP)
 
 
 def _is_two_steps(old: Column | None, new: Column, zone: tzinfo) -> bool:

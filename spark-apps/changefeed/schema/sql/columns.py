@@ -15,12 +15,13 @@ from changefeed.schema import table_info as ti
 from changefeed.schema.sql.definition import AUTO_INCREMENT, NO_DEFAULT, ON_UPDATE_NOW, ZEROFILL, Column
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.text import expression, literal, quoted
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, column_type_name
 
 _NOW = ("CURRENT_TIMESTAMP", "CURRENT_DATE")
-_CHOICES = frozenset({ti.ENUM, ti.SET})
-_SIZED = frozenset({ti.STRING, ti.VARCHAR, ti.VAR_STRING, ti.BIT})
-_TIMES = frozenset({ti.TIMESTAMP, ti.DATETIME, ti.DURATION})
+_CHOICES = frozenset({SqlType.ENUM, SqlType.SET})
+_SIZED = frozenset({SqlType.CHAR, SqlType.VARCHAR, SqlType.VAR_STRING, SqlType.BIT})
+_TIMES = frozenset({SqlType.TIMESTAMP, SqlType.DATETIME, SqlType.TIME})
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)?")
 _FORMAT = "%Y-%m-%d %H:%M:%S"
 _UTF8 = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
@@ -63,9 +64,9 @@ def column_text(column: Column, dialect: Dialect, zone: tzinfo = UTC, default: s
 
 def _type(info: ColumnInfo, dialect: Dialect) -> str:
     """Raises ExecuteByHand for one that the server does not know."""
-    if info.tp == ti.VECTOR_FLOAT32 and not dialect.is_tidb:
+    if info.type == SqlType.VECTOR and not dialect.is_tidb:
         raise ExecuteByHand(f"{dialect} is sent no VECTOR, such as {info.name}.")
-    if info.tp == ti.JSON and not dialect.has_json:
+    if info.type == SqlType.JSON and not dialect.has_json:
         return f"LONGTEXT {_UTF8}"
     return type_text(info)
 
@@ -73,26 +74,30 @@ def _type(info: ColumnInfo, dialect: Dialect) -> str:
 def type_text(info: ColumnInfo) -> str:
     """Such as DECIMAL(10, 2) UNSIGNED."""
     base, _, unsigned = column_type_name(info).replace("VAR_STRING", "VARCHAR").partition(" ")
-    more = [] if info.tp in (ti.BIT, ti.YEAR) else [unsigned]
-    if info.flag & ZEROFILL and info.tp != ti.YEAR:
+    more = [] if info.type in (SqlType.BIT, SqlType.YEAR) else [unsigned]
+    if info.flag & ZEROFILL and info.type != SqlType.YEAR:
         more.append("ZEROFILL")
     return " ".join(part for part in (f"{base}{_size(info)}", *more) if part)
 
 
 def _size(info: ColumnInfo) -> str:
-    if info.tp in _CHOICES:
+    if info.type in _CHOICES:
         return f"({', '.join(map(literal, info.elems))})"
-    if info.tp in _TIMES:
+    if info.type in _TIMES:
         return _fraction(info)
-    if info.tp == ti.NEW_DECIMAL:
+    if info.type == SqlType.DECIMAL:
         return f"({10 if info.flen < 0 else info.flen}, {max(info.decimal, 0)})"
-    if info.tp in (ti.FLOAT, ti.DOUBLE):
+    if info.type in (SqlType.FLOAT, SqlType.DOUBLE):
         return f"({info.flen}, {info.decimal})" if info.decimal > 0 and info.flen > 0 else ""
-    if info.tp in _SIZED:
+    if info.type in _SIZED:
         return f"({1 if info.flen < 0 else info.flen})"
-    if info.tp in ti.INTEGERS and info.flen > 0 and (info.flag & ZEROFILL or (info.tp == ti.TINY and info.flen == 1)):
+    if (
+        info.type in ti.INTEGERS
+        and info.flen > 0
+        and (info.flag & ZEROFILL or (info.type == SqlType.TINYINT and info.flen == 1))
+    ):
         return f"({info.flen})"
-    return f"({info.flen})" if info.tp == ti.VECTOR_FLOAT32 and info.flen > 0 else ""
+    return f"({info.flen})" if info.type == SqlType.VECTOR and info.flen > 0 else ""
 
 
 def _fraction(info: ColumnInfo) -> str:
@@ -100,7 +105,7 @@ def _fraction(info: ColumnInfo) -> str:
 
 
 def _charset(info: ColumnInfo, dialect: Dialect) -> str:
-    is_text = info.tp in _CHOICES or (info.tp in ti.STRINGS | ti.BLOBS and not info.is_binary)
+    is_text = info.type in _CHOICES or (info.type in ti.STRINGS | ti.BLOBS and not info.is_binary)
     if not is_text or not info.charset:
         return ""
     collate = _collation(info.charset, info.collate)
@@ -162,18 +167,18 @@ def older_rows_default(column: Column, zone: tzinfo = UTC) -> str | None:
 
 def value_text(info: ColumnInfo, value: object, bits: str | None, zone: tzinfo) -> str:
     """A default's value as a literal."""
-    if info.tp == ti.BIT:
+    if info.type == SqlType.BIT:
         raw = base64.b64decode(bits) if bits else str(value).encode()
         return f"b'{int.from_bytes(raw, 'big'):b}'"
     text = str(value)
-    if info.tp == ti.TIMESTAMP and not text.startswith("0000-00-00"):
+    if info.type == SqlType.TIMESTAMP and not text.startswith("0000-00-00"):
         text = _shown(text, zone)
     return literal(text)
 
 
 def moments(column: Column) -> list[datetime]:
     """Times in UTC that its text may hold."""
-    if column.info.tp != ti.TIMESTAMP:
+    if column.info.type != SqlType.TIMESTAMP:
         return []
     texts = (_TIME.fullmatch(str(value)) for value in (column.info.default, column.info.origin_default))
     found = [match[1] for match in texts if match is not None and not match[1].startswith("0000-00-00")]

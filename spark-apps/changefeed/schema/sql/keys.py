@@ -51,7 +51,7 @@ def _parts(index: Index, dialect: Dialect, of: Definition) -> Iterator[str]:
 
 def _taken(index: Index, info: ColumnInfo, length: int, dialect: Dialect) -> int:
     """How much of a column the server's index has: less than the upstream's is no harm, unless it is unique."""
-    if info.tp not in STRINGS | BLOBS:
+    if info.type not in STRINGS | BLOBS:
         return length
     width = 1 if info.is_binary else _WIDTHS.get(info.charset, 1)
     size = (info.flen if length == WHOLE else length) * width

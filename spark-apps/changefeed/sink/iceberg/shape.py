@@ -23,7 +23,7 @@ from pyiceberg.types import (
 )
 
 from changefeed.errors import NeedsHuman
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.typed import COMMIT_TS, OP, schema_of
 
@@ -31,7 +31,7 @@ _ID = b"PARQUET:field_id"
 OP_ID, COMMIT_TS_ID = 1, 2
 _OURS = {OP: OP_ID, COMMIT_TS: COMMIT_TS_ID}
 _WIDER: dict[type, type] = {IntegerType: LongType, FloatType: DoubleType}
-_INEXACT = frozenset({ti.FLOAT, ti.DOUBLE})
+_INEXACT = frozenset({SqlType.FLOAT, SqlType.DOUBLE})
 
 
 def field_id(column: ColumnInfo) -> int:
@@ -67,7 +67,7 @@ def identifier_columns(table: TableInfo) -> tuple[ColumnInfo, ...]:
     if primary is None:
         raise _refused(table, "has no primary key")
     columns = tuple(by_name[name] for name, _ in primary.columns)
-    if any(column.tp in _INEXACT or column.is_generated_virtual for column in columns):
+    if any(column.type in _INEXACT or column.is_generated_virtual for column in columns):
         raise _refused(table, "has a primary key by which Iceberg can't delete")
     raw = table.raw.get("index_info") or ()
     if table.partition_ids and any(each.get("is_primary") and each.get("is_global") for each in raw):

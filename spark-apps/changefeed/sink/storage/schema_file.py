@@ -15,7 +15,7 @@ from changefeed.errors import OutputConflict
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.patience import Patience
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo, column_type_name
 from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.layout import schema_file, table_path
@@ -25,30 +25,30 @@ _VIRTUAL = "ColumnVirtual"
 _UNSET = -1
 # MySQL's (length, decimals) of a type that was declared without them.
 _DEFAULT_LENGTHS = {
-    ti.BIT: (1, 0),
-    ti.TINY: (4, 0),
-    ti.SHORT: (6, 0),
-    ti.INT24: (9, 0),
-    ti.LONG: (11, 0),
-    ti.LONGLONG: (20, 0),
-    ti.DOUBLE: (22, _UNSET),
-    ti.FLOAT: (12, _UNSET),
-    ti.NEW_DECIMAL: (10, 0),
-    ti.DURATION: (10, 0),
-    ti.TIMESTAMP: (19, 0),
-    ti.DATETIME: (19, 0),
-    ti.YEAR: (4, 0),
-    ti.STRING: (1, 0),
-    ti.VARCHAR: (5, 0),
-    ti.VAR_STRING: (5, 0),
-    ti.TINY_BLOB: (255, 0),
-    ti.BLOB: (65_535, 0),
-    ti.MEDIUM_BLOB: (16_777_215, 0),
-    ti.LONG_BLOB: (4_294_967_295, 0),
+    SqlType.BIT: (1, 0),
+    SqlType.TINYINT: (4, 0),
+    SqlType.SMALLINT: (6, 0),
+    SqlType.MEDIUMINT: (9, 0),
+    SqlType.INT: (11, 0),
+    SqlType.BIGINT: (20, 0),
+    SqlType.DOUBLE: (22, _UNSET),
+    SqlType.FLOAT: (12, _UNSET),
+    SqlType.DECIMAL: (10, 0),
+    SqlType.TIME: (10, 0),
+    SqlType.TIMESTAMP: (19, 0),
+    SqlType.DATETIME: (19, 0),
+    SqlType.YEAR: (4, 0),
+    SqlType.CHAR: (1, 0),
+    SqlType.VARCHAR: (5, 0),
+    SqlType.VAR_STRING: (5, 0),
+    SqlType.TINYTEXT: (255, 0),
+    SqlType.TEXT: (65_535, 0),
+    SqlType.MEDIUMTEXT: (16_777_215, 0),
+    SqlType.LONGTEXT: (4_294_967_295, 0),
 }
-_WITH_FSP = frozenset({ti.TIMESTAMP, ti.DATETIME, ti.DURATION})
-_FLOATS = frozenset({ti.FLOAT, ti.DOUBLE})
-_WITH_ELEMS = frozenset({ti.ENUM, ti.SET})
+_WITH_FSP = frozenset({SqlType.TIMESTAMP, SqlType.DATETIME, SqlType.TIME})
+_FLOATS = frozenset({SqlType.FLOAT, SqlType.DOUBLE})
+_WITH_ELEMS = frozenset({SqlType.ENUM, SqlType.SET})
 # Go's encoder writes these so, because they mean something in HTML or in JavaScript.
 _GO_ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
@@ -174,7 +174,7 @@ def column_json(column: ColumnInfo) -> dict[str, Any]:
         **_lengths(column),
         "ColumnNullable": None if column.nullable else "false",
         "ColumnIsPk": "true" if column.is_pk else None,
-        "ColumnElems": (list(column.elems) or None) if column.tp in _WITH_ELEMS else None,
+        "ColumnElems": (list(column.elems) or None) if column.type in _WITH_ELEMS else None,
         _VIRTUAL: "true" if column.is_generated_virtual else None,
     }
     present = {name: value for name, value in optional.items() if value is not None}
@@ -186,15 +186,15 @@ def _unmarked(columns: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _lengths(column: ColumnInfo) -> dict[str, str]:
-    default_length, default_decimals = _DEFAULT_LENGTHS.get(column.tp, (_UNSET, 0))
+    default_length, default_decimals = _DEFAULT_LENGTHS.get(column.type, (_UNSET, 0))
     precision = str(default_length if column.flen == _UNSET else column.flen)
     scale = str(default_decimals if column.decimal == _UNSET else column.decimal)
     has_own_scale = column.decimal not in (default_decimals, 0, _UNSET)
-    if column.tp in _WITH_FSP:
+    if column.type in _WITH_FSP:
         return {"ColumnScale": scale} if has_own_scale else {}
-    if column.tp == ti.NEW_DECIMAL or (column.tp in _FLOATS and has_own_scale):
+    if column.type == SqlType.DECIMAL or (column.type in _FLOATS and has_own_scale):
         return {"ColumnPrecision": precision, "ColumnScale": scale}
-    return {"ColumnPrecision": precision} if column.tp in _DEFAULT_LENGTHS else {}
+    return {"ColumnPrecision": precision} if column.type in _DEFAULT_LENGTHS else {}
 
 
 def _go_json(content: Mapping[str, Any]) -> bytes:

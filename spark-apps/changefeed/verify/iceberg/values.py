@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.verify.tables.values import of_decoded
 
@@ -18,7 +18,7 @@ def of_lake(column: ColumnInfo, values: pa.Array) -> pa.BinaryArray:
         digits = max(column.decimal, 0)
         text = values.cast(pa.timestamp("us")).cast(pa.string())
         return pc.utf8_slice_codeunits(text, 0, _SECONDS + (digits and digits + 1)).cast(pa.binary())
-    if pa.types.is_decimal(values.type) and column.tp == ti.NEW_DECIMAL:
+    if pa.types.is_decimal(values.type) and column.type == SqlType.DECIMAL:
         return _plain(values)
     if pa.types.is_date(values.type) or pa.types.is_decimal(values.type):
         return values.cast(pa.string()).cast(pa.binary())

@@ -13,7 +13,7 @@ import fastavro
 import pyarrow as pa
 
 from changefeed.reading.failures import Break
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.upstream.tikv.row.defaults import absent_value
 from changefeed.verify.tables.values import of_decoded
@@ -67,11 +67,11 @@ def shown(column: ColumnInfo, values: pa.Array | None, count: int, zone: str) ->
     """`count` values of a column; None: what readers have, by its default, where a record is older than the column."""
     if values is None:
         return of_decoded(column, pa.concat_arrays([absent_value(column, zone)] * count))
-    if column.tp == ti.BIT:
+    if column.type == SqlType.BIT:
         return _each(values, lambda value: b"%d" % int.from_bytes(value, "big"))
-    if column.tp == ti.LONGLONG and column.is_unsigned and pa.types.is_integer(values.type):
+    if column.type == SqlType.BIGINT and column.is_unsigned and pa.types.is_integer(values.type):
         values = values.view(pa.uint64())
-    if column.tp == ti.NEW_DECIMAL:
+    if column.type == SqlType.DECIMAL:
         return _each(of_decoded(column, values), partial(_lengthened, max(column.decimal, 0)))
     return of_decoded(column, values)
 

@@ -62,7 +62,7 @@ def _in_json(kind: pa.DataType) -> pa.DataType:
 def _typed(column: ColumnInfo, values: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_floating(kind) or pa.types.is_integer(kind):
         return values.cast(kind, safe=False)
-    if column.tp in BLOBS:
+    if column.type in BLOBS:
         return pl.Series(pl.from_arrow(values)).str.decode("base64", strict=True).to_arrow().cast(pa.binary())
     return _unquoted(values) if pa.types.is_binary(kind) else values
 

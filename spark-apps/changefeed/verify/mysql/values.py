@@ -11,25 +11,26 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.sink.mysql.rows.literals import identifier
 from changefeed.verify.tables.values import FLOATS, of_documents, of_floats
 
-_WHOLE_NUMBERS = ti.INTEGERS | {ti.YEAR, ti.BIT}
+_WHOLE_NUMBERS = ti.INTEGERS | {SqlType.YEAR, SqlType.BIT}
 
 
 def expression(column: ColumnInfo) -> bytes:
     """SQL that shows the column's value, whatever ZEROFILL, a FLOAT's few digits, or a BIT's bytes hide of it."""
     name = identifier(column.name)
-    if column.tp in _WHOLE_NUMBERS:
-        kind = b"UNSIGNED" if column.is_unsigned or column.tp == ti.BIT else b"SIGNED"
+    if column.type in _WHOLE_NUMBERS:
+        kind = b"UNSIGNED" if column.is_unsigned or column.type == SqlType.BIT else b"SIGNED"
         return b"CAST(" + name + b" AS " + kind + b")"
-    return name + b"+0e0" if column.tp in FLOATS else name
+    return name + b"+0e0" if column.type in FLOATS else name
 
 
 def of_downstream(column: ColumnInfo, cells: Sequence[bytes | None]) -> pa.BinaryArray:
     """The common form of what the server shows of `expression`."""
     values = pa.array(cells, pa.binary())
-    if column.tp in FLOATS:
+    if column.type in FLOATS:
         return of_floats(values.cast(pa.string()).cast(pa.float64()))
-    return of_documents(values) if column.tp == ti.JSON else values
+    return of_documents(values) if column.type == SqlType.JSON else values

@@ -7,22 +7,22 @@ import json
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.schema.values import as_bytes
 
-FLOATS = frozenset({ti.FLOAT, ti.DOUBLE})
+FLOATS = frozenset({SqlType.FLOAT, SqlType.DOUBLE})
 
 
 def of_decoded(column: ColumnInfo, values: pa.Array) -> pa.BinaryArray:
     """The common form of decoded values, times in UTC. ENUM and SET are shown by their names."""
     if pa.types.is_struct(values.type):
         values = pc.struct_field(values, "text")
-    if column.tp in FLOATS:
+    if column.type in FLOATS:
         return of_floats(values.cast(pa.float64()))
     if pa.types.is_integer(values.type):
         return values.cast(pa.string()).cast(pa.binary())
-    return of_documents(as_bytes(values)) if column.tp == ti.JSON else as_bytes(values)
+    return of_documents(as_bytes(values)) if column.type == SqlType.JSON else as_bytes(values)
 
 
 def of_floats(values: pa.DoubleArray) -> pa.BinaryArray:

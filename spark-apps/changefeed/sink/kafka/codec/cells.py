@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.schema.values import as_bytes
 from changefeed.sink.text.go_float import go_float, plain_float
@@ -43,9 +44,9 @@ def is_zero(column: ColumnInfo, values: pa.Array) -> pa.Array:
     """Which values TiCDC takes for none where it writes changed columns alone; never NULL ones."""
     if pa.types.is_struct(values.type):
         found = pc.equal(pc.struct_field(values, "number"), pa.scalar(0, pa.uint64()))
-    elif column.tp in ti.STRINGS | ti.BLOBS:
+    elif column.type in ti.STRINGS | ti.BLOBS:
         found = pc.equal(pc.binary_length(values), 0)
-    elif column.tp in {ti.NEW_DECIMAL, ti.DURATION, ti.DATE, ti.DATETIME, ti.TIMESTAMP}:
+    elif column.type in {SqlType.DECIMAL, SqlType.TIME, SqlType.DATE, SqlType.DATETIME, SqlType.TIMESTAMP}:
         found = pc.invert(pc.match_substring_regex(values, "[1-9]"))
     else:
         found = pa.array([False] * len(values))

@@ -159,7 +159,7 @@ def _flags(table: TableInfo, column: ColumnInfo) -> int:
 
 def _head(table: TableInfo, column: ColumnInfo) -> str:
     handle = '"h":true,' if column.name in handle_key(table) else ""
-    return f',{_string(column.name)}:{{"t":{column.tp},{handle}"f":{_flags(table, column)},"v":'
+    return f',{_string(column.name)}:{{"t":{column.type},{handle}"f":{_flags(table, column)},"v":'
 
 
 def _object(records: Records, columns: list[pa.Array]) -> _Parts:
@@ -189,7 +189,7 @@ def _cells(column: ColumnInfo, values: pa.Array) -> pa.Array:
         return or_null(values.cast(pa.string()))
     if pa.types.is_floating(values.type):
         return or_null(json_float(values))
-    if column.tp in ti.BLOBS:
+    if column.type in ti.BLOBS:
         return quoted(base64_of(values))
     if column.is_binary:
         values = _go_quoted(values)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, IndexInfo, TableInfo
 from changefeed.sink.kafka.codec.by_op import by_op
 from changefeed.sink.kafka.codec.cells import base64_of, quoted
@@ -67,7 +67,7 @@ class Simple:
 
     def _cells(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
         text = quoted(_text(column, values))
-        if column.tp != ti.TIMESTAMP:
+        if column.type != SqlType.TIMESTAMP:
             return text
         located = pc.binary_join_element_wise(f'{{"location":{json_string(self.time_zone)},"value":', text, "}", "")
         return pc.if_else(values.is_valid(), located, "null")
@@ -113,7 +113,7 @@ def _column(column: ColumnInfo) -> dict[str, Any]:
     }
     optional = {
         "length": column.flen,
-        "decimal": 0 if column.tp in {ti.FLOAT, ti.DOUBLE} else column.decimal,
+        "decimal": 0 if column.type in {SqlType.FLOAT, SqlType.DOUBLE} else column.decimal,
         "elements": list(column.elems),
         "unsigned": column.is_unsigned,
         "zerofill": bool(column.flag & _FLAG_ZEROFILL),
@@ -123,7 +123,7 @@ def _column(column: ColumnInfo) -> dict[str, Any]:
 
 
 def _default(column: ColumnInfo) -> Any:
-    if column.tp == ti.BIT and isinstance(column.default, str):
+    if column.type == SqlType.BIT and isinstance(column.default, str):
         return int.from_bytes(column.default.encode("latin-1", "replace"), "big")
     return column.default
 

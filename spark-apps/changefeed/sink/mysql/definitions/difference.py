@@ -218,7 +218,7 @@ def _told_apart(column: Column, dialect: Dialect) -> Column:
 
 
 def _is_text(column: Column) -> bool:
-    return column.info.tp in STRINGS | BLOBS and not column.info.is_binary
+    return column.info.type in STRINGS | BLOBS and not column.info.is_binary
 
 
 def _is_other_type(column: Column, found: FoundColumn) -> bool:

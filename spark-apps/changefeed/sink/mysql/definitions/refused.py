@@ -114,13 +114,13 @@ def _literal(column: ColumnInfo, value: bytes) -> bytes:
     """As `rows.literals` writes it."""
     if column.is_binary:
         return bytes_literal(value)
-    if value.replace(b".", b"").replace(b"-", b"").isdigit() and column.tp not in STRINGS | BLOBS:
+    if value.replace(b".", b"").replace(b"-", b"").isdigit() and column.type not in STRINGS | BLOBS:
         return value
     return text_literal(value.decode(errors="replace"))
 
 
 def _is_text(column: ColumnInfo) -> bool:
-    return column.tp in STRINGS | BLOBS and not column.is_binary
+    return column.type in STRINGS | BLOBS and not column.is_binary
 
 
 def _whole(literal: bytes) -> str:

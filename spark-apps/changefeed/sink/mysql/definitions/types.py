@@ -8,16 +8,17 @@ from __future__ import annotations
 import re
 
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.sink.mysql.definitions.found import FoundColumn
 
 _INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
-_BITS = {ti.TINY: 8, ti.SHORT: 16, ti.INT24: 24, ti.LONG: 32, ti.LONGLONG: 64}
+_BITS = {SqlType.TINYINT: 8, SqlType.SMALLINT: 16, SqlType.MEDIUMINT: 24, SqlType.INT: 32, SqlType.BIGINT: 64}
 #: Bytes of a text or blob.
 _BYTES = {"tiny": 0xFF, "": 0xFFFF, "medium": 0xFFFFFF, "long": 0xFFFFFFFF}
-_LONGEST = {ti.TINY_BLOB: 0xFF, ti.BLOB: 0xFFFF, ti.MEDIUM_BLOB: 0xFFFFFF, ti.LONG_BLOB: 0xFFFFFFFF}
-_TIMES = {ti.DATETIME: "datetime", ti.TIMESTAMP: "timestamp", ti.DURATION: "time"}
-_SAME = {ti.DATE: "date", ti.NEW_DATE: "date", ti.YEAR: "year", ti.VECTOR_FLOAT32: "vector"}
+_LONGEST = {SqlType.TINYTEXT: 0xFF, SqlType.TEXT: 0xFFFF, SqlType.MEDIUMTEXT: 0xFFFFFF, SqlType.LONGTEXT: 0xFFFFFFFF}
+_TIMES = {SqlType.DATETIME: "datetime", SqlType.TIMESTAMP: "timestamp", SqlType.TIME: "time"}
+_SAME = {SqlType.DATE: "date", SqlType.NEW_DATE: "date", SqlType.YEAR: "year", SqlType.VECTOR: "vector"}
 _WIDEST = 4  # bytes of a character
 #: Which character sets hold all characters of one.
 _HOLDERS = {
@@ -35,26 +36,26 @@ _MEANT = {"n": "\n", "r": "\r", "0": "\0"}
 
 def holds(column: ColumnInfo, found: FoundColumn) -> bool:
     """Whether each value of the upstream's column, which is no NULL, can be stored and reads the same."""
-    if column.tp in ti.INTEGERS:
+    if column.type in ti.INTEGERS:
         return _integer(column, found)
-    if column.tp == ti.NEW_DECIMAL:
+    if column.type == SqlType.DECIMAL:
         return _decimal(max(column.flen, 0) or 10, max(column.decimal, 0), column.is_unsigned, found)
-    if column.tp in (ti.FLOAT, ti.DOUBLE):
+    if column.type in (SqlType.FLOAT, SqlType.DOUBLE):
         return _float(column, found)
-    if column.tp in _TIMES:
-        return found.type == _TIMES[column.tp] and (found.size or 0) >= max(column.decimal, 0)
-    if column.tp == ti.BIT:
+    if column.type in _TIMES:
+        return found.type == _TIMES[column.type] and (found.size or 0) >= max(column.decimal, 0)
+    if column.type == SqlType.BIT:
         return found.type == "bit" and (found.size or 0) >= max(column.flen, 1)
-    if column.tp in (ti.ENUM, ti.SET):
-        kind = "enum" if column.tp == ti.ENUM else "set"
+    if column.type in (SqlType.ENUM, SqlType.SET):
+        kind = "enum" if column.type == SqlType.ENUM else "set"
         return found.type == kind and members(found)[: len(column.elems)] == column.elems
-    if column.tp == ti.JSON:  # to MariaDB it is a text
+    if column.type == SqlType.JSON:  # to MariaDB it is a text
         return found.type in ("json", "longtext")
     if column.is_binary:
         return _binary(column, found)
-    if column.tp in ti.STRINGS | ti.BLOBS:
+    if column.type in ti.STRINGS | ti.BLOBS:
         return _text(column, found)
-    return found.type == _SAME.get(column.tp)
+    return found.type == _SAME.get(column.type)
 
 
 def members(found: FoundColumn) -> tuple[str, ...]:
@@ -68,7 +69,7 @@ def _meant(escaped: re.Match[str]) -> str:
 
 
 def _integer(column: ColumnInfo, found: FoundColumn) -> bool:
-    bits = _BITS[column.tp]
+    bits = _BITS[column.type]
     if found.type == "decimal":
         return _decimal(len(str(1 << bits)), 0, column.is_unsigned, found)
     room = _INTEGER_BITS.get(found.type, 0)
@@ -86,7 +87,7 @@ def _decimal(digits: int, scale: int, is_unsigned: bool, found: FoundColumn) -> 
 
 
 def _float(column: ColumnInfo, found: FoundColumn) -> bool:
-    if found.type != "double" and not (column.tp == ti.FLOAT and found.type == "float"):
+    if found.type != "double" and not (column.type == SqlType.FLOAT and found.type == "float"):
         return False
     if found.is_unsigned and not column.is_unsigned:
         return False
@@ -99,7 +100,7 @@ def _float(column: ColumnInfo, found: FoundColumn) -> bool:
 def _binary(column: ColumnInfo, found: FoundColumn) -> bool:
     """BINARY gets zeros at its end, so only one of the same length holds the same."""
     if found.type == "binary":
-        return column.tp == ti.STRING and found.size == max(column.flen, 1)
+        return column.type == SqlType.CHAR and found.size == max(column.flen, 1)
     if found.charset:
         return False
     return _room(found, "binary", "blob") >= _most(column, 1)
@@ -110,9 +111,9 @@ def _text(column: ColumnInfo, found: FoundColumn) -> bool:
     if not _has_characters(column.charset, found.charset):
         return False
     if found.type == "char":
-        return column.tp == ti.STRING and (found.size or 0) >= max(column.flen, 1)
+        return column.type == SqlType.CHAR and (found.size or 0) >= max(column.flen, 1)
     if found.type == "varchar":
-        return column.tp in ti.STRINGS and (found.size or 0) >= max(column.flen, 1)
+        return column.type in ti.STRINGS and (found.size or 0) >= max(column.flen, 1)
     return _room(found, "char", "text") >= _most(column, _WIDEST)
 
 
@@ -129,4 +130,4 @@ def _room(found: FoundColumn, short: str, long: str) -> int:
 
 def _most(column: ColumnInfo, width: int) -> int:
     """Bytes, at most."""
-    return _LONGEST[column.tp] if column.tp in ti.BLOBS else max(column.flen, 1) * width
+    return _LONGEST[column.type] if column.type in ti.BLOBS else max(column.flen, 1) * width

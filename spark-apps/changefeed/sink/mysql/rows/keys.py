@@ -137,7 +137,7 @@ def _equal_form(column: ColumnInfo, values: pa.Array, length: int) -> pl.Series:
         return series + 0.0  # -0 equals 0
     if series.dtype == pl.Binary:
         return series if length == WHOLE else series.bin.slice(0, length)
-    if column.tp not in STRINGS | BLOBS:
+    if column.type not in STRINGS | BLOBS:
         return series.cast(pl.Binary) if series.dtype == pl.String else series
     if not collation.is_known(column.collate):  # nobody knows what it takes for equal
         return pl.select(pl.when(series.is_not_null()).then(True)).to_series()

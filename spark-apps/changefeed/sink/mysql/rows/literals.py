@@ -12,7 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.schema.table_info import NEW_DECIMAL, ColumnInfo
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import ColumnInfo
 from changefeed.schema.values import as_bytes
 
 NULL = b"NULL"
@@ -22,7 +23,7 @@ def literals(column: ColumnInfo, values: pa.Array) -> pa.BinaryArray:
     """One for each value of a column, "NULL" where it is null."""
     if pa.types.is_struct(values.type):
         values = values.field("text")
-    if column.tp == NEW_DECIMAL:
+    if column.type == SqlType.DECIMAL:
         return pc.fill_null(values.cast(pa.binary()), NULL)
     return literals_of(values, column.is_binary)
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.schema.time_zones import UTC
 from changefeed.schema.values import CHOICE, CHOICES, FLOATS, WORDS, is_unsigned
@@ -33,11 +34,11 @@ ABSENT = -1
 NULL = -2
 
 _CHARSETS = frozenset({"utf8mb4", "utf8", "ascii", "latin1", "gbk", "gb18030", "binary"})  # all in UTF-8 in rows
-_CLOCKS = frozenset({ti.DATETIME, ti.TIMESTAMP})
-_TIMES = _CLOCKS | {ti.DATE}
+_CLOCKS = frozenset({SqlType.DATETIME, SqlType.TIMESTAMP})
+_TIMES = _CLOCKS | {SqlType.DATE}
 _TEXT = ti.STRINGS | ti.BLOBS
-_PRINTED = {ti.JSON: json_texts, ti.VECTOR_FLOAT32: vector_texts}  # values that are bytes in a form of their own
-_DECODABLE = _PRINTED.keys() | WORDS | _TEXT | _TIMES | FLOATS.keys() | CHOICES | {ti.NEW_DECIMAL, ti.DURATION}
+_PRINTED = {SqlType.JSON: json_texts, SqlType.VECTOR: vector_texts}  # values that are bytes in a form of their own
+_DECODABLE = _PRINTED.keys() | WORDS | _TEXT | _TIMES | FLOATS.keys() | CHOICES | {SqlType.DECIMAL, SqlType.TIME}
 
 _WIDTHS = np.isin(np.arange(10), [1, 2, 4, 8])  # of integers; the last stands for everything wider
 _SIGN = np.uint64(1 << 63)
@@ -59,9 +60,9 @@ class Cells:
 
 def why_not_decodable(column: ColumnInfo) -> str | None:
     """What of the column's type is not supported; None if it is."""
-    if column.tp not in _DECODABLE:
+    if column.type not in _DECODABLE:
         return f"column {column.name} has type {ti.column_type_name(column)}"
-    if column.tp in _TEXT and column.charset not in _CHARSETS:
+    if column.type in _TEXT and column.charset not in _CHARSETS:
         return f"column {column.name} has charset {column.charset!r}"
     return None
 
@@ -71,22 +72,22 @@ def decode_cells(column: ColumnInfo, cells: Cells, present: Mask, time_zone: str
 
     TIMESTAMP as the clocks of `time_zone` show it. Raises BadCell.
     """
-    if column.tp in WORDS:
+    if column.type in WORDS:
         return _integers(cells, present, signed=not is_unsigned(column))
-    if column.tp in _TEXT:
+    if column.type in _TEXT:
         return _strings(column, cells, present)
-    if column.tp in _PRINTED:
+    if column.type in _PRINTED:
         with _rows_of(present):
-            return _spread_texts(_PRINTED[column.tp](_taken(cells, present)), present)
-    if column.tp == ti.NEW_DECIMAL:
+            return _spread_texts(_PRINTED[column.type](_taken(cells, present)), present)
+    if column.type == SqlType.DECIMAL:
         starts, ends = cells.starts.astype(np.int64), cells.ends.astype(np.int64)
         return decode_decimals(cells.view, starts, ends, present, max(column.decimal, 0))
-    if column.tp in FLOATS:
+    if column.type in FLOATS:
         return _floats(column, cells, present)
     with _rows_of(present):
-        if column.tp in _TIMES:
+        if column.type in _TIMES:
             return _times(column, _words(cells, present, signed=False), present, time_zone)
-        if column.tp == ti.DURATION:
+        if column.type == SqlType.TIME:
             nanoseconds = _words(cells, present, signed=True).view(np.int64)
             return duration_text(nanoseconds, _fsp(column), present)
         return _choices(column, _words(cells, present, signed=False), present)
@@ -152,16 +153,16 @@ def _floats(column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
     ordered = cells.view.read(at, 8).byteswap()
     doubles = np.where(ordered >= _SIGN, ordered ^ _SIGN, ~ordered).view(np.float64)
     with np.errstate(over="ignore"):
-        numbers = doubles.astype(FLOATS[column.tp].to_pandas_dtype())
+        numbers = doubles.astype(FLOATS[column.type].to_pandas_dtype())
     # TiCDC writes 0 for NaN and infinity (docs/design/tidb.md, Values).
     return _spread(np.where(np.isfinite(numbers), numbers, numbers.dtype.type(0)), present)
 
 
 def _times(column: ColumnInfo, words: Words, present: Mask, time_zone: str) -> pa.Array:
     civil = unpack(words)
-    if column.tp == ti.TIMESTAMP and time_zone != UTC:
+    if column.type == SqlType.TIMESTAMP and time_zone != UTC:
         civil = in_zone(civil, time_zone)
-    return time_text(civil, _fsp(column), with_clock=column.tp in _CLOCKS, present=present)
+    return time_text(civil, _fsp(column), with_clock=column.type in _CLOCKS, present=present)
 
 
 def _strings(column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
@@ -180,11 +181,11 @@ def _strings(column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
 
 
 def _choices(column: ColumnInfo, numbers: Words, present: Mask) -> pa.Array:
-    last = len(column.elems) if column.tp == ti.ENUM else (1 << len(column.elems)) - 1
+    last = len(column.elems) if column.type == SqlType.ENUM else (1 << len(column.elems)) - 1
     bad = numbers > np.uint64(last)
     if bad.any():
         raise BadCell(int(bad.argmax()), f"holds {numbers[bad.argmax()]}, which stands for none of its elements")
-    if column.tp == ti.ENUM:
+    if column.type == SqlType.ENUM:
         texts, which = pa.array(["", *column.elems], pa.string()), numbers.astype(np.int64)
     else:
         masks, which = np.unique(numbers, return_inverse=True)

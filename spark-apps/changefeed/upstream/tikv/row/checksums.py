@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.time_zones import UTC
 from changefeed.upstream.tikv.row.binary_view import BinaryView, Ints, Mask, Words
@@ -113,12 +113,12 @@ def _sums_of_columns(table: TableInfo, keys: pa.BinaryArray, values: pa.BinaryAr
     """No TiDB that has vectors writes such sums: a row with one gets a sum that no trailer has."""
     columns = sorted(table.output_columns, key=lambda column: column.id)
     decoded = list(zip(columns, decode_rows(table, keys, values, UTC, columns), strict=True))
-    pieces = [column_bytes(column, array) for column, array in decoded if column.tp != ti.VECTOR_FLOAT32]
+    pieces = [column_bytes(column, array) for column, array in decoded if column.type != SqlType.VECTOR]
     empty = pa.repeat(pa.scalar(b"", pa.binary()), len(values))
     whole = pc.binary_join_element_wise(empty, *pieces, b"", null_handling="replace", null_replacement=b"")
     sums = np.array([zlib.crc32(row) for row in whole.to_pylist()], np.uint64)
     for column, array in decoded:
-        if column.tp == ti.VECTOR_FLOAT32:
+        if column.type == SqlType.VECTOR:
             sums[array.is_valid().to_numpy(zero_copy_only=False)] = _NO_SUM
     return sums
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.schema.values import arrow_type
 from changefeed.upstream.tikv.row.cells import Cells, decode_cells
@@ -23,13 +24,13 @@ from changefeed.upstream.tikv.row.times import pack
 _TIME = re.compile(r"(\d+)-(\d+)-(\d+)(?:[ T](\d+):(\d+):(\d+)(?:\.(\d{1,6})\d*)?)?")
 _DURATION = re.compile(r"(-?)(\d+):(\d+):(\d+)(?:\.(\d{1,6})\d*)?")
 _ZERO_TEXTS = {
-    ti.JSON: "null",
-    ti.VECTOR_FLOAT32: "[]",
-    ti.NEW_DECIMAL: "0",
-    ti.DATE: "0000-00-00",
-    ti.DATETIME: "0000-00-00 00:00:00",
-    ti.TIMESTAMP: "0000-00-00 00:00:00",
-    ti.DURATION: "00:00:00",
+    SqlType.JSON: "null",
+    SqlType.VECTOR: "[]",
+    SqlType.DECIMAL: "0",
+    SqlType.DATE: "0000-00-00",
+    SqlType.DATETIME: "0000-00-00 00:00:00",
+    SqlType.TIMESTAMP: "0000-00-00 00:00:00",
+    SqlType.TIME: "00:00:00",
 }
 
 
@@ -48,31 +49,31 @@ def absent_value(column: ColumnInfo, time_zone: str) -> pa.Array:
 
 def _zero(column: ColumnInfo) -> Any:
     """TiDB's zero values, which have no fraction digits."""
-    if column.tp == ti.ENUM:
+    if column.type == SqlType.ENUM:
         return {"number": 1, "text": column.elems[0]}
-    if column.tp == ti.SET:
+    if column.type == SqlType.SET:
         return {"number": 0, "text": ""}
-    if column.tp in ti.STRINGS | ti.BLOBS:
+    if column.type in ti.STRINGS | ti.BLOBS:
         return ""
-    return _ZERO_TEXTS.get(column.tp, 0)
+    return _ZERO_TEXTS.get(column.type, 0)
 
 
 def _converted(column: ColumnInfo, default: Any, time_zone: str) -> pa.Array:
     """By way of the form that the value has in rows, where that is what makes its text."""
     text = str(default)
-    if column.tp in ti.STRINGS | ti.BLOBS:
-        is_padded = column.tp == ti.STRING and column.is_binary
+    if column.type in ti.STRINGS | ti.BLOBS:
+        is_padded = column.type == SqlType.CHAR and column.is_binary
         return pa.array([text.encode().ljust(column.flen if is_padded else 0, b"\0")], pa.binary()).cast(
             arrow_type(column)
         )
-    if column.tp == ti.NEW_DECIMAL:
+    if column.type == SqlType.DECIMAL:
         return pa.array([_decimal(text, max(column.decimal, 0))])
-    if column.tp in (ti.FLOAT, ti.DOUBLE):
+    if column.type in (SqlType.FLOAT, SqlType.DOUBLE):
         return pa.array([float(text)], pa.float64()).cast(arrow_type(column))
-    if column.tp == ti.BIT:
+    if column.type == SqlType.BIT:
         raw = base64.b64decode(column.origin_default_bit) if column.origin_default_bit else text.encode()
         return pa.array([int.from_bytes(raw, "big")], pa.uint64())
-    if column.tp in ti.INTEGERS | {ti.YEAR}:
+    if column.type in ti.INTEGERS | {SqlType.YEAR}:
         return pa.array([int(_decimal(text, 0))], arrow_type(column))
     stored = _stored(column, text)
     cells = Cells.of(pa.array([stored.to_bytes(8, "little", signed=stored < 0)], pa.binary()))
@@ -86,11 +87,11 @@ def _decimal(text: str, scale: int) -> str:
 
 def _stored(column: ColumnInfo, text: str) -> int:
     """The integer that a row would hold. Raises ValueError."""
-    if column.tp == ti.ENUM:
+    if column.type == SqlType.ENUM:
         return column.elems.index(text) + 1
-    if column.tp == ti.SET:
+    if column.type == SqlType.SET:
         return sum(1 << column.elems.index(elem) for elem in text.split(",") if elem)
-    if column.tp == ti.DURATION:
+    if column.type == SqlType.TIME:
         if (match := _DURATION.fullmatch(text)) is None:
             raise ValueError(text)
         hours, minutes, seconds = (int(match[n]) for n in (2, 3, 4))

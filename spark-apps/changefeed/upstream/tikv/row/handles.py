@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.upstream.tikv.row.binary_view import BadCell, BinaryView, Ints, Mask, Words, take_slices
 from changefeed.upstream.tikv.row.decimals import decimal_size
@@ -39,10 +40,10 @@ def decode_common_handles(keys: pa.BinaryArray, columns: Sequence[ColumnInfo]) -
         bad = at >= view.ends
         _refuse(bad, f"the key ends before column {column.name}")
         flag = view.read(at, 1)
-        if column.tp in ti.STRINGS | ti.BLOBS:
+        if column.type in ti.STRINGS | ti.BLOBS:
             _refuse(flag != _BYTES, _wrong_flag(column))
             values, at = _strings(view, at + 1)
-        elif column.tp == ti.NEW_DECIMAL:
+        elif column.type == SqlType.DECIMAL:
             _refuse(flag != _DECIMAL, _wrong_flag(column))
             ends = at + 1 + decimal_size(view.read(at + 1, 2))
             _check_inside(view, ends)
@@ -71,7 +72,7 @@ def _numbers(view: BinaryView, at: Ints, column: ColumnInfo) -> tuple[pa.BinaryA
     end = at + 9
     _check_inside(view, end)
     flag, words = view.read(at, 1), view.read(at + 1, 8)
-    if column.tp in (ti.FLOAT, ti.DOUBLE):
+    if column.type in (SqlType.FLOAT, SqlType.DOUBLE):
         _refuse(flag != _FLOAT, _wrong_flag(column))
         return _words(words), end
     signed = (flag == _INT) | (flag == _DURATION)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.upstream.tikv.row.binary_view import BadCell, BinaryView, Ints, Mask, Words
 from changefeed.upstream.tikv.row.cells import NULL
@@ -31,7 +32,13 @@ _WORD = 8
 _MOST_BYTES = 10  # of an integer of variable length
 
 _ANY, _WORDS = -1, 0  # beside these a form is the flag of the only kind of value that a column has
-_FORMS = {ti.NEW_DECIMAL: _DECIMAL, ti.FLOAT: _FLOAT, ti.DOUBLE: _FLOAT, ti.JSON: _JSON, ti.VECTOR_FLOAT32: _VECTOR}
+_FORMS = {
+    SqlType.DECIMAL: _DECIMAL,
+    SqlType.FLOAT: _FLOAT,
+    SqlType.DOUBLE: _FLOAT,
+    SqlType.JSON: _JSON,
+    SqlType.VECTOR: _VECTOR,
+}
 _FORM_OF_FLAG = dict.fromkeys((_INT, _UINT, _DURATION, _VARINT, _UVARINT), _WORDS)
 
 
@@ -188,4 +195,4 @@ _READERS: dict[int, _Read] = {
 
 
 def _form(column: ColumnInfo) -> int:
-    return _COMPACT if column.tp in ti.STRINGS | ti.BLOBS else _FORMS.get(column.tp, _WORDS)
+    return _COMPACT if column.type in ti.STRINGS | ti.BLOBS else _FORMS.get(column.type, _WORDS)

@@ -112,6 +112,6 @@ def _shape(table: TableInfo) -> tuple[Any, ...]:
 def _columns(table: TableInfo) -> list[tuple[Any, ...]]:
     """What no state on the way changes; they do change places, and flags of columns that are to be NOT NULL."""
     return [
-        (c.id, c.name, c.tp, c.flag & FLAG_UNSIGNED, c.flen, c.decimal, c.charset, c.collate, c.elems)
+        (c.id, c.name, c.type, c.flag & FLAG_UNSIGNED, c.flen, c.decimal, c.charset, c.collate, c.elems)
         for c in table.columns
     ]

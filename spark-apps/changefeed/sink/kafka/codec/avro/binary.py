@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.schema.values import as_bytes
 from changefeed.sink.kafka.codec.avro.schema import AvroTypes, avro_type, default_of
@@ -33,13 +33,13 @@ def _plain(column: ColumnInfo, values: pa.Array, types: AvroTypes) -> pa.Array:
         return texts(values.cast(pa.string()).fill_null(""))
     if pa.types.is_struct(values.type):
         return texts(pc.fill_null(pc.struct_field(values, "text"), ""))
-    if column.tp == ti.BIT:
+    if column.type == SqlType.BIT:
         return texts(_big_endian(values.fill_null(0), -(-column.flen // 8)))
     if avro_type(column, types) in ("int", "long"):
         return longs(values.fill_null(0))
     if pa.types.is_floating(values.type):
         return _fixed(values.fill_null(0))
-    if column.tp == ti.NEW_DECIMAL:
+    if column.type == SqlType.DECIMAL:
         return texts(_unscaled(values.fill_null("0"), max(column.decimal, 0)))
     return texts(as_bytes(values).fill_null(b""))
 

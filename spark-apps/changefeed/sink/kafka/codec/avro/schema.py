@@ -15,36 +15,37 @@ from math import isfinite
 from typing import Any
 
 from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.upstream.choice import DECODERS
 
 _LARGEST = (1 << 63) - 1
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]")
 _TIDB_TYPES = {
-    **dict.fromkeys((ti.TINY, ti.SHORT, ti.INT24, ti.LONG), "INT"),
+    **dict.fromkeys((SqlType.TINYINT, SqlType.SMALLINT, SqlType.MEDIUMINT, SqlType.INT), "INT"),
     **dict.fromkeys(ti.STRINGS | ti.BLOBS, "TEXT"),
-    ti.LONGLONG: "BIGINT",
-    ti.FLOAT: "FLOAT",
-    ti.DOUBLE: "DOUBLE",
-    ti.BIT: "BIT",
-    ti.NEW_DECIMAL: "DECIMAL",
-    ti.ENUM: "ENUM",
-    ti.SET: "SET",
-    ti.JSON: "JSON",
-    ti.DATE: "DATE",
-    ti.DATETIME: "DATETIME",
-    ti.TIMESTAMP: "TIMESTAMP",
-    ti.DURATION: "TIME",
-    ti.YEAR: "YEAR",
-    ti.VECTOR_FLOAT32: "TiDBVECTORFloat32",
+    SqlType.BIGINT: "BIGINT",
+    SqlType.FLOAT: "FLOAT",
+    SqlType.DOUBLE: "DOUBLE",
+    SqlType.BIT: "BIT",
+    SqlType.DECIMAL: "DECIMAL",
+    SqlType.ENUM: "ENUM",
+    SqlType.SET: "SET",
+    SqlType.JSON: "JSON",
+    SqlType.DATE: "DATE",
+    SqlType.DATETIME: "DATETIME",
+    SqlType.TIMESTAMP: "TIMESTAMP",
+    SqlType.TIME: "TIME",
+    SqlType.YEAR: "YEAR",
+    SqlType.VECTOR: "TiDBVECTORFloat32",
 }
 _TYPES = {
-    **dict.fromkeys((ti.TINY, ti.SHORT, ti.INT24, ti.LONG, ti.YEAR), "int"),
-    ti.LONGLONG: "long",
-    ti.FLOAT: "float",
-    ti.DOUBLE: "double",
-    ti.BIT: "bytes",
-    ti.NEW_DECIMAL: "bytes",
+    **dict.fromkeys((SqlType.TINYINT, SqlType.SMALLINT, SqlType.MEDIUMINT, SqlType.INT, SqlType.YEAR), "int"),
+    SqlType.BIGINT: "long",
+    SqlType.FLOAT: "float",
+    SqlType.DOUBLE: "double",
+    SqlType.BIT: "bytes",
+    SqlType.DECIMAL: "bytes",
 }
 _EXTENSION = (
     {"default": "", "name": "_tidb_op", "type": "string"},
@@ -66,16 +67,16 @@ class AvroTypes:
 
     def is_text(self, column: ColumnInfo) -> bool:
         """Whether a mode says so."""
-        is_unsigned = column.tp == ti.LONGLONG and column.is_unsigned
-        return self.bigint_unsigned_as_text if is_unsigned else column.tp == ti.NEW_DECIMAL and self.decimal_as_text
+        is_unsigned = column.type == SqlType.BIGINT and column.is_unsigned
+        return self.bigint_unsigned_as_text if is_unsigned else column.type == SqlType.DECIMAL and self.decimal_as_text
 
 
 def avro_type(column: ColumnInfo, types: AvroTypes) -> str:
     if types.is_text(column):
         return "string"
-    if column.tp == ti.LONG and column.is_unsigned:
+    if column.type == SqlType.INT and column.is_unsigned:
         return "long"
-    return "bytes" if column.is_binary else _TYPES.get(column.tp, "string")
+    return "bytes" if column.is_binary else _TYPES.get(column.type, "string")
 
 
 def schema_of(
@@ -121,7 +122,7 @@ def _field(column: ColumnInfo, name: str, types: AvroTypes) -> dict[str, Any]:
 def default_of(column: ColumnInfo, types: AvroTypes) -> str | int | float | None:
     """As Avro's JSON has it; None: there is none, or it is NULL."""
     kind = avro_type(column, types)
-    if (column.tp == ti.NEW_DECIMAL and kind == "bytes") or not _has_default(column):
+    if (column.type == SqlType.DECIMAL and kind == "bytes") or not _has_default(column):
         return None
     has_origin = column.origin_default is not None or column.origin_default_bit is not None
     given = (
@@ -137,7 +138,7 @@ def default_of(column: ColumnInfo, types: AvroTypes) -> str | int | float | None
         return int(value) - (1 << 64) if value > _LARGEST else int(value)
     if kind in ("float", "double"):
         return float(value) if isfinite(value) else None
-    if column.tp == ti.BIT:
+    if column.type == SqlType.BIT:
         value = value.to_bytes(-(-column.flen // 8), "big")
     if kind == "bytes":
         return bytes(value).decode("latin-1")
@@ -151,21 +152,21 @@ def _has_default(column: ColumnInfo) -> bool:
 
 def _type(column: ColumnInfo, types: AvroTypes) -> Any:
     more: dict[str, str] = {}
-    if column.tp == ti.BIT:
+    if column.type == SqlType.BIT:
         more["length"] = str(column.flen)
-    if column.tp in (ti.ENUM, ti.SET):
+    if column.type in (SqlType.ENUM, SqlType.SET):
         more["allowed"] = ",".join(elem.replace(",", "\\,").replace("''", "'") for elem in column.elems)
     said: dict[str, Any] = {
         "type": avro_type(column, types),
         "connect.parameters": more | {"tidb_type": _tidb_type(column)},
     }
-    if column.tp == ti.NEW_DECIMAL and said["type"] == "bytes":
+    if column.type == SqlType.DECIMAL and said["type"] == "bytes":
         said |= {"logicalType": "decimal", "precision": column.flen, "scale": max(column.decimal, 0)}
     return said
 
 
 def _tidb_type(column: ColumnInfo) -> str:
-    name = _TIDB_TYPES.get(column.tp, "")
+    name = _TIDB_TYPES.get(column.type, "")
     if column.is_unsigned and name in ("INT", "BIGINT"):
         return f"{name} UNSIGNED"
     return "BLOB" if column.is_binary else name

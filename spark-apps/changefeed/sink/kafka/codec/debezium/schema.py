@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 
 _UNSET = -1
-_INTEGERS = {ti.TINY: "int16", ti.SHORT: "int16", ti.INT24: "int32", ti.LONG: "int32", ti.LONGLONG: "int64"}
-_UNSIGNED = {ti.SHORT: "int32", ti.LONG: "int64"}
+_INTEGERS = {
+    SqlType.TINYINT: "int16",
+    SqlType.SMALLINT: "int16",
+    SqlType.MEDIUMINT: "int32",
+    SqlType.INT: "int32",
+    SqlType.BIGINT: "int64",
+}
+_UNSIGNED = {SqlType.SMALLINT: "int32", SqlType.INT: "int64"}
 _NAMED = {
-    ti.DATE: ("int32", "io.debezium.time.Date"),
-    ti.NEW_DATE: ("int32", "io.debezium.time.Date"),
-    ti.TIMESTAMP: ("string", "io.debezium.time.ZonedTimestamp"),
-    ti.DURATION: ("int64", "io.debezium.time.MicroTime"),
-    ti.JSON: ("string", "io.debezium.data.Json"),
-    ti.YEAR: ("int32", "io.debezium.time.Year"),
+    SqlType.DATE: ("int32", "io.debezium.time.Date"),
+    SqlType.NEW_DATE: ("int32", "io.debezium.time.Date"),
+    SqlType.TIMESTAMP: ("string", "io.debezium.time.ZonedTimestamp"),
+    SqlType.TIME: ("int64", "io.debezium.time.MicroTime"),
+    SqlType.JSON: ("string", "io.debezium.data.Json"),
+    SqlType.YEAR: ("int32", "io.debezium.time.Year"),
 }
 
 
@@ -36,26 +42,26 @@ def _field(column: ColumnInfo) -> dict[str, Any]:
 def _kind(column: ColumnInfo) -> tuple[str, str, dict[str, Any]]:
     """Type, name, and what stands behind the name."""
     versioned: dict[str, Any] = {"version": 1}
-    if column.tp == ti.BIT:
+    if column.type == SqlType.BIT:
         if column.flen == 1:
             return "boolean", "", {}
         return "bytes", "io.debezium.data.Bits", versioned | {"parameters": {"length": str(column.flen)}}
-    if column.tp in (ti.ENUM, ti.SET):
-        elems = [_allowed(elem) for elem in column.elems] if column.tp == ti.ENUM else column.elems
-        name = "io.debezium.data.Enum" if column.tp == ti.ENUM else "io.debezium.data.EnumSet"
+    if column.type in (SqlType.ENUM, SqlType.SET):
+        elems = [_allowed(elem) for elem in column.elems] if column.type == SqlType.ENUM else column.elems
+        name = "io.debezium.data.Enum" if column.type == SqlType.ENUM else "io.debezium.data.EnumSet"
         return "string", name, versioned | {"parameters": {"allowed": ",".join(elems)}}
-    if column.tp == ti.DATETIME:
+    if column.type == SqlType.DATETIME:
         exact = "MicroTimestamp" if column.decimal > 3 else "Timestamp"
         return "int64", f"io.debezium.time.{exact}", versioned
-    if column.tp in _NAMED:
-        return *_NAMED[column.tp], versioned
-    if column.tp in _INTEGERS:
-        return (_UNSIGNED if column.is_unsigned else _INTEGERS).get(column.tp, _INTEGERS[column.tp]), "", {}
-    if column.tp == ti.FLOAT:
+    if column.type in _NAMED:
+        return *_NAMED[column.type], versioned
+    if column.type in _INTEGERS:
+        return (_UNSIGNED if column.is_unsigned else _INTEGERS).get(column.type, _INTEGERS[column.type]), "", {}
+    if column.type == SqlType.FLOAT:
         return "float" if column.decimal == _UNSET else "double", "", {}
-    if column.tp in (ti.DOUBLE, ti.NEW_DECIMAL):
+    if column.type in (SqlType.DOUBLE, SqlType.DECIMAL):
         return "double", "", {}
-    if column.tp == ti.VECTOR_FLOAT32:
+    if column.type == SqlType.VECTOR:
         return "string", "io.debezium.data.TiDBVectorFloat32", {}
     return "string", "", {}
 

@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.schema import table_info as ti
+from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.sink.kafka.codec.cells import base64_of, json_float, or_null, quoted
 from changefeed.sink.text.json_text import escaped
@@ -20,21 +20,21 @@ def cells(column: ColumnInfo, values: pa.Array) -> pa.Array:
     """JSON of a column's values."""
     if pa.types.is_struct(values.type):
         return quoted(escaped(pc.struct_field(values, "text"), is_text=True, html=False))
-    if column.tp == ti.BIT:
+    if column.type == SqlType.BIT:
         return _bits(column, values)
     if pa.types.is_integer(values.type):
         return or_null(_integers(column, values))
     if pa.types.is_floating(values.type):
         return or_null(json_float(values))
-    if column.tp == ti.NEW_DECIMAL:
+    if column.type == SqlType.DECIMAL:
         return or_null(json_float(values.cast(pa.float64())))
-    if column.tp == ti.DATE:
+    if column.type == SqlType.DATE:
         return _zero_or_null(column, values, _days(values))
-    if column.tp == ti.DATETIME:
+    if column.type == SqlType.DATETIME:
         return _zero_or_null(column, values, _since_1970(column, values))
-    if column.tp == ti.TIMESTAMP:
+    if column.type == SqlType.TIMESTAMP:
         return quoted(_zoned(values))
-    if column.tp == ti.DURATION:
+    if column.type == SqlType.TIME:
         return or_null(_microseconds(values))
     return quoted(base64_of(values) if column.is_binary else escaped(values, is_text=True, html=False))
 
@@ -51,7 +51,7 @@ def _bits(column: ColumnInfo, values: pa.Array) -> pa.Array:
 
 def _integers(column: ColumnInfo, values: pa.Array) -> pa.Array:
     """BIGINT UNSIGNED in Java's signed numbers."""
-    if column.tp != ti.LONGLONG or not column.is_unsigned:
+    if column.type != SqlType.BIGINT or not column.is_unsigned:
         return values.cast(pa.string())
     signed = pa.array(values.fill_null(0).to_numpy().astype(np.uint64).view(np.int64))
     return pc.if_else(values.is_valid(), signed.cast(pa.string()), pa.scalar(None, pa.string()))
