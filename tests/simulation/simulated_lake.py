@@ -29,6 +29,7 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Ddl, EntryId
@@ -40,7 +41,6 @@ from changefeed.sink.iceberg.marks import SNAPSHOT, VERSION, Relied, version_of
 from changefeed.sink.iceberg.shape import file_schema, table_schema
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots
 from changefeed.sink.iceberg.tables import InitialTable, LakeTables, TableWriter
-from changefeed.upstream.tikv.tidb.job import parse_job
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import CommitStateUnknownException, NoSuchTableError
@@ -496,11 +496,10 @@ def _definition(id_: int) -> TableInfo:
 def _truncated() -> Ddl:
     before, after = ({each: _definition(id_) for each in _DISPATCHERS[id_]} for id_ in (_ITEMS, _EMPTIED))
     query = "TRUNCATE TABLE items"
-    job = {"id": 1, "type": int(Action.TRUNCATE_TABLE), "state": 6, "schema_name": "shop", "query": query}
     return Ddl(
         ts=_TRUNCATED_TS,
         job_id=1,
-        job=parse_job(job),
+        change=SchemaChange(id=1, type=Action.TRUNCATE_TABLE, query=query),
         query=query,
         description=query,
         involved=frozenset(before),
