@@ -3,12 +3,16 @@
 A ts is a hybrid time: milliseconds since 1970, shifted by 18 bits, and a counter (model.tso). Who assigns it is the
 upstream's business; these hold for all:
 
-1. *A commit has one ts.* It is the same whenever the commit is read again, after any failure.
-2. *Order.* Of two commits that change one row, or one table's definition and its rows, the later has the higher ts.
-3. *A resolved-ts is kept.* No row or change of schema at or below one comes for the first time after it.
-4. *A change of schema at T comes after every row at T*: rows at T have the definition of before.
-5. *Rows may come twice*, with the same content, but never not at all while history is held.
-6. *History is held before it is needed*: nothing is read at or after a ts before `HistoryLease.hold(ts)` has returned.
+- *A commit has one ts*, and changes a row at most once. The ts is the same whenever the commit is read again, after
+  any failure.
+- *Order.* Of two commits that change one row, or one table's definition and its rows, the later has the higher ts.
+- *A resolved-ts is kept.* No row or change of schema at or below one comes for the first time after it.
+- *A change of schema at T comes after every row at T*: rows at T have the definition of before.
+- *Rows may come twice*, each time with the same start_ts, op and bytes, but never not at all: where history is gone,
+  SnapshotLostByGC takes their place.
+- *History is held before it is needed*: nothing is read at or after a ts before `HistoryLease.hold(ts)` has returned.
+
+The numbers of rules below are those of docs/design/rules.md.
 """
 
 from __future__ import annotations
@@ -59,7 +63,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Resolved:
-    """Every row of the subscription with commit_ts <= ts has been handed on."""
+    """Every row of the subscription with commit_ts <= ts has been handed on; or every change of schema up to ts.
+
+    It keeps coming, with a rising ts, while nothing is written. In a SchemaFeed `sub_id` means nothing.
+    """
 
     sub_id: int
     ts: int
@@ -132,7 +139,7 @@ class Feed(Protocol):
     """Pulls rows of tables: `async with upstream.feed(emit) as feed: feed.subscribe(...)`.
 
     `emit` of an event is awaited before the next of the same subscription. An error that is no single subscription's
-    leaves the `async with` block as an exception.
+    ends the `async with` block and leaves it as it is, not in an exception group, even if a background task meets it.
     """
 
     metrics: FeedMetrics
@@ -149,7 +156,9 @@ class Feed(Protocol):
         """Pull rows of the physical table `span_id` with commit_ts > start_ts.
 
         `[start_key, end_key)`: a part of it, or WHOLE_TABLE. A sub_id is used once, ever. `copy`: start_ts is inside
-        of it.
+        of it. Then the rows as of `copy.ts` come first, chunk by chunk of `copy.chunks(start_ts)`: as inserts at the
+        chunk's ts with start_ts 0, and a Resolved behind each chunk. One at `copy.ts` is behind all of them, and
+        changes above it follow.
         """
         ...
 
@@ -190,7 +199,12 @@ SchemaEvent = SchemaStep | Resolved | SubscriptionFailed
 
 
 class SchemaFeed(Protocol):
-    """Pulls changes of schema: `async with upstream.schema_feed(schema, emit): ...`."""
+    """Pulls changes of schema: `async with upstream.schema_feed(schema, emit): ...`.
+
+    `emit` raises NeedsHuman for a change that can't be followed. SubscriptionFailed with that error is then the last
+    event: a resolved-ts behind it would let rows pass the change. The same goes for changes that can't be pulled.
+    Other errors leave the block as a Feed's do.
+    """
 
     async def __aenter__(self) -> SchemaFeed: ...
 
@@ -205,7 +219,7 @@ class SchemaFeed(Protocol):
 
 @dataclass(frozen=True)
 class HeldUntil:
-    """Every change after `ts` can be read until `until_ms` at least, by the upstream's clock (ms since 1970)."""
+    """Every change with commit_ts >= `ts` stays readable until `until_ms`, by the upstream's clock (ms since 1970)."""
 
     ts: int
     until_ms: int
@@ -260,10 +274,10 @@ class Decoder(Protocol):
         *,
         are_whole: bool = False,
     ) -> list[pa.Array]:
-        """One array for each of `columns`, by default `table.output_columns`; a delete's empty value is none.
+        """One array for each of `columns`, by default `table.output_columns`.
 
-        TIMESTAMP is text in `time_zone`. `are_whole`: a row that `table` does not define, as one written under another
-        definition, can't be decoded.
+        For a delete, `values` has the old value; an empty one can't be decoded. TIMESTAMP is text in `time_zone`.
+        `are_whole`: a row that `table` does not define, as one written under another definition, can't be decoded.
         """
         ...
 
@@ -291,11 +305,11 @@ class Upstream(Protocol):
 
     @property
     def cluster_id(self) -> int:
-        """Tells the database from every other; the log is of one."""
+        """Tells the database from every other, and is not 0; the log is of one."""
         ...
 
     async def now(self) -> int:
-        """A ts above that of every commit before the call."""
+        """A ts above that of every commit before the call, and below that of every transaction that begins after it."""
         ...
 
     async def now_ms(self) -> int:
@@ -328,7 +342,9 @@ class Upstream(Protocol):
         gather_s: float = GATHER_SECONDS,
         scan_rate: float | None = None,
     ) -> Feed:
-        """`scratch_folder`: for what memory has no room for; None: it stays in memory.
+        """What an upstream has no use for it ignores.
+
+        `scratch_folder`: for what memory has no room for; None: it stays in memory.
 
         `room` is awaited before more of a scan, or of what was put aside, is taken in, and must not wait for ever.
         `scan_rate`: bytes a second of initial copies, None: no bound.
@@ -336,7 +352,10 @@ class Upstream(Protocol):
         ...
 
     async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
-        """The keys between which a physical table has parts of a like size, at most so many."""
+        """The keys between which a physical table has parts of a like size, at most so many.
+
+        A copy misses the rows at or above the last of them, which is eight bytes 0xff by default.
+        """
         return b"", b"\xff" * 8
 
     async def close(self) -> None:
@@ -352,7 +371,7 @@ class Access(Protocol):
         ...
 
     def of_cluster(self, cluster_id: int) -> Access:
-        """The same, of that one only."""
+        """The same, of that one only: `connect` refuses another. 0: whichever it is."""
         ...
 
     async def connect(self, deadline: float = 10.0) -> Upstream:
