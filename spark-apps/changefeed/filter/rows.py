@@ -26,7 +26,7 @@ from changefeed.schema.time_zones import UTC
 from changefeed.schema.values import first_broken, is_broken
 from changefeed.spec.filter.filters import EventFilter, Filter
 from changefeed.spec.filter.table_filter import TableFilter
-from changefeed.upstream.choice import decoder_of
+from changefeed.upstream.decoders import decoder_of
 
 Mask = npt.NDArray[np.bool_]
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.records import Records
-from changefeed.upstream.choice import decoder_of
+from changefeed.upstream.decoders import decoder_of
 
 
 def drop_unseen(rows: pa.RecordBatch) -> pa.RecordBatch:

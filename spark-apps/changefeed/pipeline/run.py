@@ -23,7 +23,7 @@ from changefeed.pipeline.work import WorkEntry
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.records import Records
 from changefeed.sink.stages import CpuTime
-from changefeed.upstream.choice import decoder_of
+from changefeed.upstream.decoders import decoder_of
 
 _LOG = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
 from changefeed.pipeline.parts import PART_BYTES, Part, cut
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.time_zones import UTC
-from changefeed.upstream.choice import decoder_of
+from changefeed.upstream.decoders import decoder_of
 
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]

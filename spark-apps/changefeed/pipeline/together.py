@@ -30,8 +30,8 @@ from changefeed.pipeline.sorter import sort_entries
 from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.sink.records import Records, sliced
 from changefeed.sink.stages import CpuTime
-from changefeed.upstream.choice import decoder_of
 from changefeed.upstream.contract import Decoder
+from changefeed.upstream.decoders import decoder_of
 
 #: Raw bytes of an entry, as it was planned. What it shares with others is nothing beside what more rows cost.
 SMALL_BYTES = 64 << 10

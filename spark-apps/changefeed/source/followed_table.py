@@ -17,8 +17,8 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.source.options import SourceOptions, TableName
 from changefeed.source.read_schema import ReadSchema, check_metadata, schema_of
 from changefeed.source.schema_changes import check_columns, definition_after
-from changefeed.upstream.choice import decoder_of
 from changefeed.upstream.contract import HistoryLease, Upstream
+from changefeed.upstream.decoders import decoder_of
 
 _LOG = logging.getLogger(__name__)
 _RENEW_S = 60.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark import TaskContext
 
+import changefeed.upstream.pulling  # noqa: F401 -- tasks are forked from a process that has loaded this module
 from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.puller.task import PullerJob, run_puller
 from changefeed.wire.owner import OwnerAddress

@@ -5,23 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
-from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import UpstreamSpec
-from changefeed.upstream.contract import Access, Decoder
+from changefeed.upstream.contract import Access
 from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.upstream.tikv.client.tls import UpstreamTls
-from changefeed.upstream.tikv.row.decoder import TidbRows
 
 _SECRET_FILES = "Give the folder DIR with DIR/<secretRef.name>/ca.crt, and tls.crt and tls.key for mutual TLS."
-
-
-#: By `TableInfo.upstream`.
-DECODERS: dict[str, Decoder] = {"tikv": TidbRows()}
-
-
-def decoder_of(table: TableInfo) -> Decoder:
-    """The decoder of the table's rows."""
-    return DECODERS[table.upstream]
 
 
 def access_of(upstream: UpstreamSpec, secrets_dir: Path | None = None) -> Access:

@@ -23,7 +23,7 @@ from changefeed.schema.history import RENAMES, Touched
 from changefeed.schema.sql.told import told
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl, Notice
-from changefeed.upstream.choice import decoder_of
+from changefeed.upstream.decoders import decoder_of
 
 Selects = Callable[[str, str], bool]  # (schema, table)
 Ignores = Callable[[SchemaChange, str, str], bool]  # (change, schema, table); table "": the statement is the schema's

@@ -42,8 +42,8 @@ from changefeed.sink.choice import claim_on
 from changefeed.sink.claim import SinkClaim, Taken
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
-from changefeed.upstream.choice import decoder_of
 from changefeed.upstream.contract import HistoryLease, Upstream
+from changefeed.upstream.decoders import decoder_of
 
 _REMOVAL_S = 5.0  # of a hold, when a start has failed
 

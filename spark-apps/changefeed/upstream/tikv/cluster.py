@@ -6,21 +6,23 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from changefeed.clock import Clock
 from changefeed.model.table_copy import bounds_of
 from changefeed.schema.history import SchemaHistory
 from changefeed.upstream.contract import GATHER_SECONDS, FeedEvent, Hold, SchemaEvent
 from changefeed.upstream.tikv.client.holds import holds
-from changefeed.upstream.tikv.client.kv import Snapshot
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.client.safepoint import Safepoint
-from changefeed.upstream.tikv.ddl_span import DdlSpan
-from changefeed.upstream.tikv.feed.span_feed import SpanFeed
-from changefeed.upstream.tikv.matching.scratch import LocalFile, give_back_memory
-from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes
-from changefeed.upstream.tikv.tidb.snapshot import load_schema
+
+if TYPE_CHECKING:
+    from changefeed.upstream.tikv.ddl_span import DdlSpan
+    from changefeed.upstream.tikv.feed.span_feed import SpanFeed
+    from changefeed.upstream.tikv.matching.scratch import LocalFile
+
+# What reads and pulls is loaded where it is used: a Job that renews a hold every few minutes has no use for it.
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,14 @@ class TikvCluster:
         return await holds(self.pd)
 
     async def schema(self, ts: int) -> SchemaHistory:
+        from changefeed.upstream.tikv.client.kv import Snapshot
+        from changefeed.upstream.tikv.tidb.snapshot import load_schema
+
         return await load_schema(Snapshot(self.pd, ts), ts)
 
     def schema_feed(self, schema: SchemaHistory, emit: Callable[[SchemaEvent], Awaitable[None]]) -> DdlSpan:
+        from changefeed.upstream.tikv.ddl_span import DdlSpan
+
         return DdlSpan(self.pd, schema, emit)
 
     def feed(
@@ -61,11 +68,15 @@ class TikvCluster:
         gather_s: float = GATHER_SECONDS,
         scan_rate: float | None = None,
     ) -> SpanFeed:
+        from changefeed.upstream.tikv.feed.span_feed import SpanFeed
+
         scratch = None if scratch_folder is None else partial(_scratch_file, scratch_folder)
         return SpanFeed(self.pd, emit, clock, scratch=scratch, room=room, gather_s=gather_s, scan_rate=scan_rate)
 
     async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
         """At borders of regions."""
+        from changefeed.upstream.tikv.tidb.keys import table_span
+
         start, end = table_span(table_id)
         regions = await self.pd.scan_regions(start, end)
         borders = [decode_bytes(region.start_key)[0] for region in regions if region.start_key]
@@ -76,5 +87,7 @@ class TikvCluster:
 
 
 def _scratch_file(folder: Path) -> LocalFile:
+    from changefeed.upstream.tikv.matching.scratch import LocalFile, give_back_memory
+
     give_back_memory()
     return LocalFile(folder)

@@ -17,7 +17,7 @@ from typing import Any
 from changefeed.schema import table_info as ti
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.upstream.choice import DECODERS
+from changefeed.upstream.decoders import DECODERS
 
 _LARGEST = (1 << 63) - 1
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]")
