@@ -354,9 +354,9 @@ class Upstream(Protocol):
     async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
         """The keys between which a physical table has parts of a like size, at most so many.
 
-        A copy misses the rows at or above the last of them, which is eight bytes 0xff by default.
+        A copy misses the rows at or above the last of them.
         """
-        return b"", b"\xff" * 8
+        ...
 
     async def close(self) -> None:
         """Nothing is asked of it any more."""

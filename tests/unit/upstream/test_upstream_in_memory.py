@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changefeed.errors import NeedsHuman
 from changefeed.owner import locations
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.change import SchemaChange
@@ -74,3 +75,11 @@ async def test_transactions_and_a_schema_change_are_written_once_under_a_killed_
             f'"I","orders","shop",{deleted},3,"third","new"',
         ],
     }
+
+
+async def test_a_change_that_can_not_be_followed_ends_the_run(upstream: InMemory, tmp_path: Path) -> None:
+    run = Run(parse(json.dumps(resource("memory:1", await upstream.now(), tmp_path))), InProcessExecution()).start()
+    await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")
+    upstream.change(SchemaChange(id=2, type=Action.FLASHBACK_CLUSTER))
+    with pytest.raises(NeedsHuman, match="changes tables in a way that a changefeed cannot follow"):
+        await run.outcome()

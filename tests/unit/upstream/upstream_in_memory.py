@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pyarrow as pa
+from changefeed.errors import ChangefeedError, first_error
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.model.tso import compose, physical_ms
@@ -18,7 +19,7 @@ from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import ColumnInfo, DatabaseInfo, TableInfo
 from changefeed.schema.values import arrow_type
 from changefeed.upstream import contract
-from changefeed.upstream.contract import Data, HeldUntil, Resolved, SchemaStep
+from changefeed.upstream.contract import Data, HeldUntil, Resolved, SchemaStep, SubscriptionFailed
 
 DATABASE = DatabaseInfo(1, "shop", "", "", 5)
 TICK_S = 0.01
@@ -28,7 +29,7 @@ Emit = Callable[[Any], Awaitable[None]]
 class JsonRows(contract.Decoder):
     def rows(self, table: TableInfo, keys: pa.Array, values: pa.Array, *args: Any, **_: Any) -> list[pa.Array]:
         columns = args[1] if len(args) > 1 and args[1] is not None else table.output_columns
-        found = [json.loads(value or b"{}") for value in values.to_pylist()]
+        found = [json.loads(value) for value in values.to_pylist()]
         return [pa.array([row.get(column.name) for row in found], arrow_type(column)) for column in columns]
 
     def absent_value(self, column: ColumnInfo, time_zone: str) -> pa.Array:
@@ -36,21 +37,29 @@ class JsonRows(contract.Decoder):
 
 
 class Looking:
-    """Looks every moment whether there is more."""
+    """Looks every moment whether there is more; an error of its own ends the `async with` block."""
 
     async def __aenter__(self) -> Any:
-        self._task = asyncio.ensure_future(self._go_on())
+        self._tasks = await asyncio.TaskGroup().__aenter__()
+        self._task = self._tasks.create_task(self._go_on())
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         self._task.cancel()
+        try:
+            await self._tasks.__aexit__(*error)
+        except BaseExceptionGroup as group:
+            raise first_error(group) from group
 
     async def _go_on(self) -> None:
         while True:
-            await self.look()
+            if not await self.look():
+                return
             await asyncio.sleep(TICK_S)
 
-    async def look(self) -> None: ...
+    async def look(self) -> bool:
+        """Whether to go on."""
+        raise NotImplementedError
 
 
 class RowFeed(Looking, contract.Feed):
@@ -72,7 +81,7 @@ class RowFeed(Looking, contract.Feed):
     def resume(self, sub_id: int) -> None:
         self._held.discard(sub_id)
 
-    async def look(self) -> None:
+    async def look(self) -> bool:
         for sub_id in self._reached.keys() - self._held:
             table, after = self._reached[sub_id]
             resolved, rows = self._upstream.rows_after(table, after)
@@ -80,19 +89,25 @@ class RowFeed(Looking, contract.Feed):
                 await self._emit(Data(sub_id, table, pa.RecordBatch.from_pylist(rows, RAW_SCHEMA)))
             self._reached[sub_id] = (table, resolved)
             await self._emit(Resolved(sub_id, resolved))
+        return True
 
 
 class ChangeFeed(Looking, contract.SchemaFeed):
     def __init__(self, upstream: InMemory, after: int, emit: Emit) -> None:
         self._upstream, self._after, self._emit = upstream, after, emit
 
-    async def look(self) -> None:
+    async def look(self) -> bool:
         resolved = await self._upstream.now()
         for ts, change in self._upstream.changes:
             if self._after < ts <= resolved:
-                await self._emit(SchemaStep(change, ts))
+                try:
+                    await self._emit(SchemaStep(change, ts))
+                except ChangefeedError as error:  # nothing may pass a change that is not followed
+                    await self._emit(SubscriptionFailed(0, error))
+                    return False
         self._after = resolved
         await self._emit(Resolved(0, resolved))
+        return True
 
 
 class Forever(contract.HistoryLease):
@@ -161,6 +176,9 @@ class InMemory(contract.Upstream, contract.Access):
         for at, change in [each for each in self.changes if each[0] <= ts]:
             made.apply(change, at)
         return SchemaHistory(ts, [DATABASE], made.tables_at(ts))
+
+    async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
+        return b"", b"~"
 
     def schema_feed(self, schema: SchemaHistory, emit: Emit) -> ChangeFeed:
         return ChangeFeed(self, schema.snapshot_ts, emit)
