@@ -1,6 +1,6 @@
 """One run of a driver: what `owner/driver.py` does with the cores, its calls made one after another.
 
-What becomes of an action of the owner's is the product's own `carry_out`, and `fold_if_grown` afterwards.
+What becomes of an action of the owner's is the product's own `carry_out`; when the log is folded is its `has_grown`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from changefeed.owner.planning.plan_entries import Table
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.owner.preparation.copying import copy_record, tables_to_copy
-from changefeed.owner.publication import carry_out, fold_if_grown
+from changefeed.owner.publication import carry_out, has_grown
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.writing.open_entries import EntryKey
@@ -233,7 +233,8 @@ class Driver(Process):
         if isinstance(action, Publish):
             self._delete_segments(owner)
         self.hand_out()
-        fold_if_grown(self.log, self.world.fold_after)
+        if has_grown(self.log, self.world.fold_after):
+            self.log.fold(self.log.state)
 
     def _delete_segments(self, owner: Owner) -> None:
         for uri in owner.unneeded_segments():

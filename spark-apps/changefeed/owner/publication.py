@@ -67,17 +67,18 @@ class Publication:
 
     async def fold(self) -> None:
         """Make a snapshot of the log, if it has grown."""
-        await in_thread(fold_if_grown, self._prepared.log, self._pace.fold_after)
+        log = self._prepared.log
+        if has_grown(log, self._pace.fold_after):
+            await in_thread(log.fold, log.state)
 
     def _opened(self) -> SinkDriver:
         assert self._sink is not None, "open comes first"
         return self._sink
 
 
-def fold_if_grown(log: Log, fold_after: int) -> None:
-    """Blocks. `fold_after`: records since the newest snapshot, of a log with few tables."""
-    if log.tail > fold_after + len(log.state.dispatchers) // _TABLES_A_RECORD:
-        log.fold(log.state)
+def has_grown(log: Log, fold_after: int) -> bool:
+    """Whether it is to be folded. `fold_after`: records since the newest snapshot, of a log with few tables."""
+    return log.tail > fold_after + len(log.state.dispatchers) // _TABLES_A_RECORD
 
 
 def carry_out(action: Recorded, sink: SinkDriver, log: Log) -> None:
