@@ -69,8 +69,7 @@ async def adopt(changefeed: Changefeed, secrets_dir: Path | None = None, confirm
                 _look, changefeed, secrets_dir, upstream.cluster_id, await upstream.now_ms(), held
             )
             if confirmed:
-                ttl = int(changefeed.spec.upstream.safepoint_ttl)
-                await upstream.history_lease(locations.service_id(changefeed), ttl).hold(plan.state.checkpoint_ts)
+                await locations.lease_of(changefeed, upstream).hold(plan.state.checkpoint_ts)
                 await asyncio.to_thread(_carry_out, plan)
     finally:
         await upstream.close()

@@ -13,7 +13,7 @@ from changefeed.objectstore.open import below
 from changefeed.spec.field.secret import store_secret
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.choice import access_of
-from changefeed.upstream.contract import Access
+from changefeed.upstream.contract import Access, HistoryLease, Upstream
 
 _IDS = "_id"
 _HOLD_OF_ID = re.compile(rf"(changefeed-{_IDS}-.+)-[0-9a-f]{{8}}")
@@ -47,6 +47,11 @@ def service_id(changefeed: Changefeed) -> str:
         return f"changefeed-{metadata.namespace}-{metadata.name}-{metadata.uid}"
     location = Digest(state_location(changefeed).uri.encode()).hexdigest()[:8]
     return f"changefeed-{_IDS}-{changefeed.spec.state.id}-{location}"
+
+
+def lease_of(changefeed: Changefeed, upstream: Upstream) -> HistoryLease:
+    """The changefeed's lease on the upstream's history."""
+    return upstream.history_lease(service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
 
 
 def hold_stem(name: str) -> str:

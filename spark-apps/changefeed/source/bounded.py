@@ -27,7 +27,6 @@ from changefeed.source.followed_table import (
     first_of,
     gc_passed,
     keep_held,
-    read_schema_at,
     read_schema_of,
 )
 from changefeed.source.options import SourceOptions
@@ -92,7 +91,7 @@ async def _lives(
     upstream: Upstream, options: SourceOptions, wanted: ReadSchema | pa.Schema, from_ts: int, to_ts: int
 ) -> list[DefinitionRange]:
     """Consecutive ranges, split at each DDL."""
-    schema = await read_schema_at(upstream, from_ts)
+    schema = await upstream.schema(from_ts)
     table = find_table(schema, from_ts, options.table)
     read = await read_schema_of(upstream, wanted, table.id)
     news, failures = asyncio.Event(), list[BaseException]()

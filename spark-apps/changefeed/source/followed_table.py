@@ -24,10 +24,6 @@ _LOG = logging.getLogger(__name__)
 _RENEW_S = 60.0
 
 
-async def read_schema_at(upstream: Upstream, ts: int) -> SchemaHistory:
-    return await upstream.schema(ts)
-
-
 async def read_schema_now(options: SourceOptions) -> ReadSchema:
     """All columns of the table now, or at endingVersion. Raises what `find_table` and `Access.connect` raise."""
     upstream = await options.access.connect()
@@ -35,7 +31,7 @@ async def read_schema_now(options: SourceOptions) -> ReadSchema:
         ts = await upstream.now()
         if options.to_ts is not None:
             ts = min(ts, options.to_ts)
-        table = find_table(await read_schema_at(upstream, ts), ts, options.table)
+        table = find_table(await upstream.schema(ts), ts, options.table)
         return ReadSchema.of(schema_of(table), table, ts, is_whole=True)
     finally:
         await upstream.close()
@@ -50,7 +46,7 @@ async def read_schema_of(upstream: Upstream, wanted: ReadSchema | pa.Schema, tab
         return wanted
     check_metadata(wanted)
     ts = await upstream.now()
-    tables = (await read_schema_at(upstream, ts)).tables_at(ts)
+    tables = (await upstream.schema(ts)).tables_at(ts)
     table = next((table for table in tables if table.id == table_id), None)
     read = ReadSchema.of(wanted, table, ts, is_whole=False)
     if table is not None and (found := read.differences(table)):

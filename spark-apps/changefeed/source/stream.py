@@ -24,7 +24,6 @@ from changefeed.source.followed_table import (
     first_of,
     gc_passed,
     keep_held,
-    read_schema_at,
     read_schema_of,
 )
 from changefeed.source.offset import Offset
@@ -83,7 +82,7 @@ class TableStream:
             )
         stream = secrets.token_hex(8)
         await self._held(stream, ts)
-        table = find_table(await read_schema_at(upstream, ts), ts, self._options.table)
+        table = find_table(await upstream.schema(ts), ts, self._options.table)
         self._first = Offset(ts, ts, table.id, upstream.cluster_id, stream)
         return self._first
 
@@ -203,7 +202,7 @@ class TableStream:
         """Start pulling from `start`."""
         upstream, options = await self._connected(), self._options
         self._safepoint = await self._held(start.stream, start.ts)
-        schema = await read_schema_at(upstream, start.ts)
+        schema = await upstream.schema(start.ts)
         table = find_table(schema, start.ts, options.table, start.table_id)
         self._read = await read_schema_of(upstream, self._wanted, table.id)
         self._table = FollowedTable(upstream, schema, table, options.table, self._read, self._news.set, self._fail)

@@ -165,7 +165,7 @@ async def _start_ts(changefeed: Changefeed, state: State, sink: Store, checkpoin
 def _safepoint(changefeed: Changefeed, upstream: Upstream, confirmed: bool) -> HistoryLease:
     """The changefeed's, which stays; who only looks has one of his own."""
     if confirmed:
-        return upstream.history_lease(locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
+        return locations.lease_of(changefeed, upstream)
     return upstream.history_lease(f"changefeed-adopt-{secrets.token_hex(6)}", _LOOK_HOLD_S)
 
 

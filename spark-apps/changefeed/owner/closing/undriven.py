@@ -23,7 +23,7 @@ from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import locations
 from changefeed.owner.preparation.records import epoch_record, start_record
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.contract import HeldUntil, HistoryLease, Upstream
+from changefeed.upstream.contract import HeldUntil, Upstream
 
 PD_DEADLINE_S = 10.0
 _DELETED = "it was deleted"
@@ -46,7 +46,7 @@ async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> HeldU
         return NothingToHold(why)
     upstream = await connect(changefeed, secrets_dir, state)
     try:
-        history = _history_lease(changefeed, upstream)
+        history = locations.lease_of(changefeed, upstream)
         try:
             await history.hold(ts)
         except NeedsHuman:
@@ -95,7 +95,7 @@ async def close(changefeed: Changefeed, secrets_dir: Path | None = None, locatio
             return closed_now  # what is held by now is held for that one
         if isinstance(upstream, ChangefeedError):
             raise upstream
-        await _history_lease(changefeed, upstream).remove()
+        await locations.lease_of(changefeed, upstream).remove()
     return closed_now
 
 
@@ -180,7 +180,3 @@ async def _reach(changefeed: Changefeed, secrets_dir: Path | None, state: State)
         raise
     except (Unavailable, NeedsHuman) as error:
         return error
-
-
-def _history_lease(changefeed: Changefeed, upstream: Upstream) -> HistoryLease:
-    return upstream.history_lease(locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))

@@ -114,7 +114,7 @@ async def prepare(
         await asyncio.to_thread(alive.check, await upstream.now_ms(), take_over)
     check_same(changefeed, state, upstream.cluster_id)
     nonce = secrets.token_hex(8)
-    history = upstream.history_lease(locations.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
+    history = locations.lease_of(changefeed, upstream)
     restart = due_restart(changefeed, state)
     if state.n == 0:
         start_ts = changefeed.spec.start_ts if changefeed.spec.start_ts is not None else await upstream.now()
