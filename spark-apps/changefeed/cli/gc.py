@@ -84,12 +84,12 @@ def gc(
 
 def _more(pd: list[str] | None, file: Path | None, secrets_dir: Path | None) -> list[Access]:
     from changefeed.cli.config_file import read
-    from changefeed.owner.locations import upstream_access
+    from changefeed.upstream import choice
     from changefeed.upstream.tikv.access import TikvAccess
 
     return [
         *([TikvAccess(tuple(pd))] if pd else []),
-        *([upstream_access(read(file), secrets_dir)] if file is not None else []),
+        *([choice.access_of(read(file), secrets_dir)] if file is not None else []),
     ]
 
 

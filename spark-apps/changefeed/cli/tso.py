@@ -51,11 +51,11 @@ def now(
 
     import asyncio
 
-    from changefeed.owner.locations import upstream_access
+    from changefeed.upstream import choice
     from changefeed.upstream.contract import Access
     from changefeed.upstream.tikv.access import TikvAccess
 
-    upstream: Access = upstream_access(read(file), secrets_dir) if file is not None else TikvAccess(tuple(pd or ()))
+    upstream: Access = choice.access_of(read(file), secrets_dir) if file is not None else TikvAccess(tuple(pd or ()))
 
     async def ask() -> int:
         client = await upstream.connect()

@@ -37,6 +37,7 @@ from changefeed.sink.storage.claim import check_newest
 from changefeed.sink.storage.claim_object import ClaimObject, hand_over, read_claim
 from changefeed.sink.storage.location import SINK_FIELD, generation_folder, sink_location
 from changefeed.spec.model import Changefeed
+from changefeed.upstream import choice
 
 _PD_DEADLINE_S = 10.0
 _FIRST = f"{LOG}/{1:020}.json"
@@ -62,7 +63,7 @@ async def adopt(changefeed: Changefeed, secrets_dir: Path | None = None, confirm
     SnapshotLostByGC, Unavailable.
     """
     check_adoptable(changefeed)
-    upstream = await locations.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
+    upstream = await choice.access_of(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
     try:
         with ExitStack() as held:
             plan = await asyncio.to_thread(

@@ -30,7 +30,6 @@ from changefeed.owner.alive import REFRESH_S
 from changefeed.owner.deletion import Deletion
 from changefeed.owner.execution import Execution, watch_tasks
 from changefeed.owner.expiry import Expiry
-from changefeed.owner.locations import upstream_access
 from changefeed.owner.owner import Owner
 from changefeed.owner.pace import Pace, pace_of
 from changefeed.owner.patience import answered, in_thread, patience_of
@@ -60,6 +59,7 @@ from changefeed.pipeline.task import PipelineJob
 from changefeed.sink.claim import identity_downstream
 from changefeed.spec.driver_status import TABLES_MAX
 from changefeed.spec.model import Changefeed
+from changefeed.upstream import choice
 from changefeed.upstream.contract import WHOLE_TABLE, SchemaFeed
 from changefeed.wire import owner_pb2 as pb
 
@@ -112,7 +112,7 @@ async def run_on_loop(changefeed: Changefeed, options: RunOptions, execution: Ex
     async with AsyncExitStack() as stack:
         stack.callback(state_store.release)
         stack.callback(sink.release)
-        upstream = await upstream_access(changefeed, options.secrets_dir).connect(options.pd_deadline_s)
+        upstream = await choice.access_of(changefeed, options.secrets_dir).connect(options.pd_deadline_s)
         stack.push_async_callback(upstream.close)
         prepared = await prepare(changefeed, upstream, state_store, sink, options.take_over, options.attempt)
         if prepared.alive:
@@ -225,7 +225,7 @@ class Driver:
 
         async def execute() -> None:
             await started
-            pullers = prepared.puller_job(upstream_access(prepared.changefeed, self._options.secrets_dir))
+            pullers = prepared.puller_job(choice.access_of(prepared.changefeed, self._options.secrets_dir))
             pipeline = PipelineJob(identity_downstream(prepared.state), prepared.state_location, prepared.sink.job())
             await loop.run_in_executor(spark, self._execution.run, address, pullers, pipeline)
             await self._work()

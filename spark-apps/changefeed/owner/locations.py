@@ -1,4 +1,4 @@
-"""Where a changefeed's upstream and state are, and how its hold at PD is named (docs/design/layouts.md, State folder,
+"""Where a changefeed's state is, and how its hold at PD is named (docs/design/layouts.md, State folder,
 Secrets)."""
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.open import below
 from changefeed.spec.field.secret import store_secret
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.choice import access_of
-from changefeed.upstream.contract import Access, HistoryLease, Upstream
+from changefeed.upstream.contract import HistoryLease, Upstream
 
 _IDS = "_id"
 _HOLD_OF_ID = re.compile(rf"(changefeed-{_IDS}-.+)-[0-9a-f]{{8}}")
@@ -68,8 +67,3 @@ def folder_stem(folder: str) -> str:
     """The same, of the hold of the changefeed whose state is in `folder`, a path below a state URI."""
     *_, namespace, name, last = ["", "", *folder.split("/")]
     return f"changefeed-{_IDS}-{last}" if name == _IDS else f"changefeed-{namespace}-{name}-{last}"
-
-
-def upstream_access(changefeed: Changefeed, secrets_dir: Path | None = None) -> Access:
-    """As upstream.choice.access_of."""
-    return access_of(changefeed.spec.upstream, secrets_dir)

@@ -36,6 +36,7 @@ from changefeed.sink.storage.metadata import published
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
 from changefeed.ticdc.folder import check_fits
+from changefeed.upstream import choice
 from changefeed.upstream.contract import HistoryLease, Upstream
 
 _PD_DEADLINE_S = 10.0
@@ -69,7 +70,7 @@ async def adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None = None, c
             "a folder that TiCDC wrote is continued with changes only, without a copy",
             "Leave it out.",
         )
-    upstream = await locations.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
+    upstream = await choice.access_of(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
     try:
         with ExitStack() as held:
             state_store, sink = await asyncio.to_thread(_open, changefeed, secrets_dir, held)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
-from changefeed.spec.model import UpstreamSpec
+from changefeed.spec.model import Changefeed
 from changefeed.upstream.contract import Access
 from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.upstream.tikv.client.tls import UpstreamTls
@@ -13,12 +13,12 @@ from changefeed.upstream.tikv.client.tls import UpstreamTls
 _SECRET_FILES = "Give the folder DIR with DIR/<secretRef.name>/ca.crt, and tls.crt and tls.key for mutual TLS."
 
 
-def access_of(upstream: UpstreamSpec, secrets_dir: Path | None = None) -> Access:
-    """How the upstream is reached, whichever cluster that is.
+def access_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> Access:
+    """How the changefeed's upstream is reached, whichever cluster that is.
 
     Raises InvalidSpec for spec.upstream.tls without the folder of Secrets.
     """
-    tls = None
+    upstream, tls = changefeed.spec.upstream, None
     if upstream.tls is not None:
         secret = upstream.tls.secret_ref.name
         if secrets_dir is None:

@@ -15,12 +15,13 @@ from changefeed.log.state import State
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner.alive import Alive
-from changefeed.owner.locations import STATE_FIELD, state_location, upstream_access
+from changefeed.owner.locations import STATE_FIELD, state_location
 from changefeed.reading.failures import NotVerifiable
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.spec.model import Changefeed
+from changefeed.upstream import choice
 from changefeed.upstream.contract import Upstream
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.cluster import TikvCluster
@@ -75,7 +76,7 @@ class StateLog:
 @contextlib.asynccontextmanager
 async def upstream_of(changefeed: Changefeed, secrets_dir: Path | None) -> AsyncIterator[PdClient]:
     """Its PD."""
-    upstream = await upstream_access(changefeed, secrets_dir).connect()
+    upstream = await choice.access_of(changefeed, secrets_dir).connect()
     try:
         yield pd_of(upstream)
     finally:

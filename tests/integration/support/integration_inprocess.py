@@ -19,7 +19,6 @@ from typing import Any
 
 from changefeed.errors import ChangefeedError
 from changefeed.owner.driver import Driver, Outcome, RunOptions
-from changefeed.owner.locations import upstream_access
 from changefeed.owner.pace import pace_of
 from changefeed.owner.preparation.prepare import open_state_and_sink, prepare
 from changefeed.owner.reporting.snapshot import RunSnapshot
@@ -28,6 +27,7 @@ from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.puller.task import Limits, PullerJob, run_puller
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
+from changefeed.upstream import choice
 from changefeed.wire.owner import OwnerAddress
 from changefeed.wire.owner_client import reporting
 from changefeed_devcluster.server import DevCluster
@@ -153,7 +153,7 @@ class Run:
             state, sink = await asyncio.to_thread(open_state_and_sink, self.changefeed, self.options.secrets_dir)
             stack.callback(state.release)
             stack.callback(sink.release)
-            upstream = await upstream_access(self.changefeed, self.options.secrets_dir).connect()
+            upstream = await choice.access_of(self.changefeed, self.options.secrets_dir).connect()
             stack.push_async_callback(upstream.close)
             prepared = await prepare(self.changefeed, upstream, state, sink, attempt=self.options.attempt)
             self.driver = Driver(prepared, self.options, self.execution, self.view, self.pace)

@@ -20,13 +20,14 @@ from changefeed.owner import adoption as adoption_module
 from changefeed.owner.adoption import adopt
 from changefeed.owner.alive import Alive
 from changefeed.owner.closing.undriven import close
-from changefeed.owner.locations import service_id, upstream_access
+from changefeed.owner.locations import service_id
 from changefeed.owner.preparation.prepare import open_state_and_sink, prepare
 from changefeed.owner.preparation.prepared import Prepared
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.ticdc import adoption as ticdc_module
 from changefeed.ticdc.adoption import adopt_ticdc
+from changefeed.upstream import choice
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
@@ -71,7 +72,7 @@ def make(tmp_path: Path, cluster: DevCluster, tidb: Tidb) -> Make:
 
 async def start(changefeed: Changefeed, attempt: int = 1) -> Prepared:
     state, sink = open_state_and_sink(changefeed)
-    pd = await upstream_access(changefeed).connect(10.0)
+    pd = await choice.access_of(changefeed).connect(10.0)
     try:
         return await prepare(changefeed, pd, state, sink, attempt=attempt)
     finally:
@@ -195,7 +196,7 @@ async def test_rule_7_what_a_driver_runs_is_not_adopted(
 ) -> None:
     """As on a store without lock files."""
     old = await start(make("A"))
-    pd = await upstream_access(make("A")).connect(10.0)
+    pd = await choice.access_of(make("A")).connect(10.0)
     Alive(old.log.store, "A", "shop/orders").refresh(1, await pd.now_ms())
     await pd.close()
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.owner import locations
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.parse import parse
-from changefeed.upstream import decoders
+from changefeed.upstream import choice, decoders
 from integration_inprocess import InProcessExecution, Run, resource
 from upstream_in_memory import InMemory, JsonRows
 
@@ -35,7 +34,7 @@ def orders(*more: str) -> TableInfo:
 @pytest.fixture
 def upstream(monkeypatch: pytest.MonkeyPatch) -> InMemory:
     made = InMemory()
-    monkeypatch.setattr(locations, "access_of", lambda *_: made)
+    monkeypatch.setattr(choice, "access_of", lambda *_: made)
     monkeypatch.setitem(decoders.DECODERS, "memory", JsonRows())
     made.change(SchemaChange(id=1, type=Action.CREATE_TABLE, schema_id=1, table_id=ORDERS, table_info=orders()))
     return made

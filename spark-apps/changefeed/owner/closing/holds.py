@@ -14,6 +14,7 @@ from pathlib import Path
 from changefeed.errors import ChangefeedError, Conflict
 from changefeed.owner import locations
 from changefeed.owner.closing.left_overs import StateFolder
+from changefeed.upstream import choice
 from changefeed.upstream.contract import RENEW_S, Access, Hold
 
 _PD_DEADLINE_S = 3.0
@@ -96,7 +97,7 @@ def _upstream(folder: StateFolder, secrets_dir: Path | None) -> Access | str:
     if folder.changefeed is None:
         return ""
     try:
-        return locations.upstream_access(folder.changefeed, secrets_dir).of_cluster(folder.cluster_id)
+        return choice.access_of(folder.changefeed, secrets_dir).of_cluster(folder.cluster_id)
     except ChangefeedError as error:
         return error.message
 

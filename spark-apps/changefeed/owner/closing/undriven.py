@@ -23,6 +23,7 @@ from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import locations
 from changefeed.owner.preparation.records import epoch_record, start_record
 from changefeed.spec.model import Changefeed
+from changefeed.upstream import choice
 from changefeed.upstream.contract import HeldUntil, Upstream
 
 PD_DEADLINE_S = 10.0
@@ -166,7 +167,7 @@ def _log(changefeed: Changefeed, secrets_dir: Path | None) -> Log:
 async def connect(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> Upstream:
     """Raises NeedsHuman when PD is of another cluster than the changefeed: the history there is not the one wanted."""
     cluster_id = state.cluster_id or changefeed.spec.upstream.cluster_id or 0
-    return await locations.upstream_access(changefeed, secrets_dir).of_cluster(cluster_id).connect(PD_DEADLINE_S)
+    return await choice.access_of(changefeed, secrets_dir).of_cluster(cluster_id).connect(PD_DEADLINE_S)
 
 
 async def _reach(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> Upstream | ChangefeedError:

@@ -12,13 +12,14 @@ from changefeed.filter.selection import Selection
 from changefeed.log.log import Log
 from changefeed.log.state import State
 from changefeed.objectstore.open import open_store
-from changefeed.owner.locations import state_location, upstream_access
+from changefeed.owner.locations import state_location
 from changefeed.reading.failures import Break, NotVerifiable
 from changefeed.reading.layout import files
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.reading.rows.formats import Formats, read_formats
 from changefeed.sink.storage.location import generation_location, sink_location
 from changefeed.spec.model import Changefeed
+from changefeed.upstream import choice
 from changefeed.upstream.contract import Access
 from changefeed.upstream.tikv.access import TikvAccess
 from changefeed.verify.comparison import oracles
@@ -49,7 +50,7 @@ async def verify_changefeed(
     """`verify` of the newest generation of the changefeed's files."""
     found, state = sink_location(changefeed, secrets_dir), state_location(changefeed, secrets_dir)
     sink = StoredSink(found.uri, found.secret, state.secret, newest=True)
-    return await verify(sink, upstream_access(changefeed, secrets_dir), conserved, progress)
+    return await verify(sink, choice.access_of(changefeed, secrets_dir), conserved, progress)
 
 
 async def verify(
