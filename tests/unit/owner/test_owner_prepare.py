@@ -22,7 +22,7 @@ from changefeed.owner.preparation.prepare import open_state_and_sink, prepare
 from changefeed.owner.preparation.prepared import Prepared
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
-from changefeed.upstream.tikv.client import pd as pd_module
+from changefeed.upstream.tikv.client import leader
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.client.safepoint import Safepoint
 from changefeed.upstream.tikv.cluster import TikvCluster
@@ -204,7 +204,7 @@ async def test_a_first_start_right_after_a_restart_of_pd_waits_for_the_leaders(
     place: Place, tidb: Tidb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PD hears of them one after the other, for longer than a call to it may take."""
-    monkeypatch.setattr(pd_module, "PATIENCE", 1.5)
+    monkeypatch.setattr(leader, "PATIENCE", 1.5)
     place.cluster.restart_pd(heartbeat_s=4.0)
     await place.prepare()
     assert place.kinds() == ["start", "epoch"]

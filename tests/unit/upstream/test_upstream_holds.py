@@ -76,7 +76,7 @@ async def test_newer_pds_tell_by_their_gc_state(pd: PdClient, cluster: FakeClust
 
 async def test_older_pds_tell_over_http(old: FakeCluster, pd: PdClient, monkeypatch: pytest.MonkeyPatch) -> None:
     with http_pd(json.dumps(SERVICES)) as address:
-        monkeypatch.setattr(PdClient, "leader", address)
+        monkeypatch.setattr(PdClient, "address", address)
         assert await holds(pd) == [Hold("changefeed-shop-orders-u-1", 500, 61_000), Hold("gc_worker", 501, None)]
 
 
@@ -88,7 +88,7 @@ async def test_older_pds_with_tls_want_our_certificate(
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(tmp_path / "server.pem")
     with http_pd(json.dumps(SERVICES), context=context) as address:
-        monkeypatch.setattr(PdClient, "leader", address)
+        monkeypatch.setattr(PdClient, "address", address)
         pd.tls = UpstreamTls(tmp_path / "client")
         assert [hold.name for hold in await holds(pd)] == ["changefeed-shop-orders-u-1", "gc_worker"]
 
@@ -98,6 +98,6 @@ async def test_a_pd_that_tells_nothing_is_named(
     old: FakeCluster, pd: PdClient, monkeypatch: pytest.MonkeyPatch, answer: str, status: int
 ) -> None:
     with http_pd(answer, status) as address:
-        monkeypatch.setattr(PdClient, "leader", address)
+        monkeypatch.setattr(PdClient, "address", address)
         with pytest.raises(Unavailable, match=f"PD at {address} does not list the holds"):
             await holds(pd)

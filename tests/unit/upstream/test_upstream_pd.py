@@ -8,8 +8,8 @@ import grpc.aio
 import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman, Transient, Unavailable
 from changefeed.model.tso import compose
+from changefeed.upstream.tikv.client import leader, timestamps
 from changefeed.upstream.tikv.client import pd as pd_module
-from changefeed.upstream.tikv.client import timestamps
 from changefeed.upstream.tikv.client.channels import parse_address
 from changefeed.upstream.tikv.client.kv import Snapshot
 from changefeed.upstream.tikv.client.pd import PdClient
@@ -137,7 +137,7 @@ async def test_another_cluster_is_refused(pd: PdClient, cluster: FakeCluster) ->
     with pytest.raises(NeedsHuman, match="cluster"):
         await pd.tso()
     with pytest.raises(NeedsHuman, match=f"belongs to cluster 5, not to {CLUSTER}"):
-        await pd.find_leader()
+        await pd.leader.find()
     cluster.cluster_id = CLUSTER
     assert await pd.tso() > 0  # a failure does not end the stream for good
 
@@ -162,7 +162,7 @@ async def test_a_cut_stream_is_opened_again(pd: PdClient, cluster: FakeCluster) 
 
 
 async def test_tso_gives_up_and_recovers(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pd_module, "PATIENCE", 0.2)
+    monkeypatch.setattr(leader, "PATIENCE", 0.2)
     pd = await PdClient.connect([cluster.address])
     cluster.break_tso = 1_000_000
     with pytest.raises(Transient, match=r"PD's Tso did not succeed in 0\.2 s: PD at .* transport is closing"):
@@ -272,7 +272,7 @@ async def test_leaders_that_a_restarted_pd_does_not_know_yet_are_waited_for(
     pd: PdClient, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It learns of them from heartbeats, up to a minute later: longer than it may take to answer a call."""
-    monkeypatch.setattr(pd_module, "PATIENCE", 0.3)
+    monkeypatch.setattr(leader, "PATIENCE", 0.3)
     leaderless, led = [region(1, b"", b"", leader=False)], [region(1, b"", b"")]
     cluster.regions = [*[leaderless] * 9, led]
     assert [r.id for r in await pd.scan_regions(b"a", b"z")] == [1]

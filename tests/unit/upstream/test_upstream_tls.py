@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman, Refused, Transient, Unavailable
-from changefeed.upstream.tikv.client import channels
-from changefeed.upstream.tikv.client import pd as pd_module
+from changefeed.upstream.tikv.client import channels, leader
 from changefeed.upstream.tikv.client.kv import Snapshot
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.client.tls import UpstreamTls
@@ -255,7 +254,7 @@ async def test_a_stream_outlives_any_number_of_rotations(tmp_path: Path) -> None
     folder = tmp_path / "rotated"
     with DevCluster(stores=1, certificates=Certificates(folder, [HOST])) as cluster:
         pd = await _connect(cluster, UpstreamTls(folder / "client"))
-        stream = pd.leader_channel().stream_stream(
+        stream = pd.leader.channel().stream_stream(
             "/pdpb.PD/Tso",
             request_serializer=pdpb_pb2.TsoRequest.SerializeToString,
             response_deserializer=pdpb_pb2.TsoResponse.FromString,
@@ -264,7 +263,7 @@ async def test_a_stream_outlives_any_number_of_rotations(tmp_path: Path) -> None
         for _ in range(3):
             (folder / "client" / "tls.crt").unlink()
             Certificates(folder, [HOST])  # issues another one of the same CA: PD knows no other before it restarts
-            await pd.find_leader()
+            await pd.leader.find()
         await stream.write(pdpb_pb2.TsoRequest(header=pdpb_pb2.RequestHeader(cluster_id=pd.cluster_id), count=1))
         async with asyncio.timeout(10):
             assert (await answer).count == 1
@@ -295,7 +294,7 @@ async def test_a_run_waits_for_a_pd_that_refuses_it(tmp_path: Path) -> None:
     rotate(folder)
     with DevCluster(stores=1, data_dir=data, pd_port=port, certificates=Certificates(folder, [HOST])):
         with pytest.raises(Transient, match=r"is not trusted: .* Put the CA that signed it into ca\.crt"):
-            async with asyncio.timeout(pd_module.PATIENCE / 2):  # said at once
+            async with asyncio.timeout(leader.PATIENCE / 2):  # said at once
                 await pd.gc_safepoint()
         shutil.copytree(folder / "client", stale, dirs_exist_ok=True)
         assert await pd.gc_safepoint() == 0

@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from changefeed.errors import Transient
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.tikv.client.channels import kept_out
-from changefeed.upstream.tikv.client.pd import PATIENCE, LocatedRegion, PdClient, reason
+from changefeed.upstream.tikv.client.leader import PATIENCE, reason
+from changefeed.upstream.tikv.client.pd import LocatedRegion, PdClient
 from changefeed.upstream.tikv.client.requests import change_data
 from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes, encode_bytes
 from changefeed.verify.upstream.read_ahead import read_ahead

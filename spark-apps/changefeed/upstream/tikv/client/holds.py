@@ -13,7 +13,8 @@ from typing import Any
 
 from changefeed.errors import Unavailable
 from changefeed.upstream.contract import Hold
-from changefeed.upstream.tikv.client.pd import PdClient, UnknownCall
+from changefeed.upstream.tikv.client.leader import UnknownCall
+from changefeed.upstream.tikv.client.pd import PdClient
 
 _PATH = "/pd/api/v1/gc/safepoint"
 _TIMEOUT_S = 5.0
@@ -39,7 +40,7 @@ async def holds(pd: PdClient) -> list[Hold]:
 
 
 def _over_http(pd: PdClient) -> list[Hold]:
-    host, _, port = pd.leader.rpartition(":")
+    host, _, port = pd.address.rpartition(":")
     connection: HTTPConnection
     if pd.tls is None:
         connection = HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
@@ -54,7 +55,7 @@ def _over_http(pd: PdClient) -> list[Hold]:
         return [_of_service(each) for each in json.loads(text)["service_gc_safe_points"] or ()]
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         raise Unavailable(
-            f"PD at {pd.leader} does not list the holds on the cluster's history ({_PATH}): {error}.",
+            f"PD at {pd.address} does not list the holds on the cluster's history ({_PATH}): {error}.",
             "Look at PD; pd-ctl service-gc-safepoint lists them too.",
         ) from error
     finally:

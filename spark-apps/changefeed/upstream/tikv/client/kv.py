@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from changefeed.errors import ProtocolViolation
 from changefeed.upstream.attempts import Attempts
+from changefeed.upstream.tikv.client.leader import PATIENCE
 from changefeed.upstream.tikv.client.locks import LockResolver
-from changefeed.upstream.tikv.client.pd import PATIENCE, LocatedRegion
+from changefeed.upstream.tikv.client.pd import LocatedRegion
 from changefeed.upstream.tikv.client.regions import Pd, RegionCalls, raw_end
 from changefeed.upstream.tikv.client.requests import to_store
 from changefeed.wire import kvrpcpb_pb2

@@ -18,7 +18,8 @@ import grpc.aio
 from changefeed.errors import NeedsHuman, Transient
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.tikv.client.channels import kept_out
-from changefeed.upstream.tikv.client.pd import LocatedRegion, encode_bound, reason
+from changefeed.upstream.tikv.client.leader import reason
+from changefeed.upstream.tikv.client.pd import LocatedRegion, encode_bound
 from changefeed.upstream.tikv.client.requests.to_store import Response, StoreRequest
 from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes
 from changefeed.wire import errorpb_pb2, metapb_pb2

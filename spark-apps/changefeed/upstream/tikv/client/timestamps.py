@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -17,19 +17,16 @@ import grpc.aio
 from changefeed.errors import ChangefeedError, Transient
 from changefeed.model.tso import compose
 from changefeed.upstream.attempts import Attempts
+from changefeed.upstream.tikv.client import leader
 from changefeed.upstream.tikv.client.requests import to_pd
 from changefeed.wire import pdpb_pb2
-
-if TYPE_CHECKING:
-    from changefeed.upstream.tikv.client.pd import PdClient
 
 REPLY_TIMEOUT = 3.0
 
 
 class Timestamps:
-    def __init__(self, pd: PdClient, patience: float) -> None:
-        self._pd = pd
-        self._patience = patience
+    def __init__(self, of: leader.Leader) -> None:
+        self._leader = of
         self._waiting: list[asyncio.Future[int]] = []
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -51,7 +48,7 @@ class Timestamps:
         self._fail(Transient("The client of PD is closed."))
 
     async def _serve(self) -> None:
-        attempts = Attempts("PD's Tso", self._patience)
+        attempts = Attempts("PD's Tso", leader.PATIENCE)
         while True:
             try:
                 await self._one_stream(attempts)
@@ -61,15 +58,15 @@ class Timestamps:
     async def _recover(self, failure: grpc.aio.AioRpcError | _Broken, attempts: Attempts) -> None:
         try:
             if isinstance(failure, _Broken):
-                await self._pd.relocate(str(failure), attempts)
+                await self._leader.relocate(str(failure), attempts)
             else:
-                await self._pd.recover(failure, attempts, "Tso")
+                await self._leader.recover(failure, attempts, "Tso")
         except ChangefeedError as final:
             self._fail(final)
             attempts.progress()
 
     async def _one_stream(self, attempts: Attempts) -> None:
-        stream = self._pd.leader_channel().stream_stream(
+        stream = self._leader.channel().stream_stream(
             "/pdpb.PD/Tso",
             request_serializer=pdpb_pb2.TsoRequest.SerializeToString,
             response_deserializer=pdpb_pb2.TsoResponse.FromString,
@@ -91,7 +88,7 @@ class Timestamps:
             self._wake.clear()
             return
         try:
-            await stream.write(to_pd.timestamps(self._pd.cluster_id, len(asked)))
+            await stream.write(to_pd.timestamps(self._leader.cluster_id, len(asked)))
         except asyncio.InvalidStateError:  # while nobody asked; `read` would say so, `write` doesn't
             raise _Broken("PD ended the Tso stream") from None
         try:
