@@ -32,7 +32,7 @@ class UnknownCall(NeedsHuman):
     """PD is too old, or too new, for the call."""
 
 
-class Leader:
+class PdLeader:
     """PD's members, and the one of them that leads. Channels to stores are shared by way of `channels`.
 
     `cluster_id`: whose PD it must be; 0: any, and from then on the one that answered.

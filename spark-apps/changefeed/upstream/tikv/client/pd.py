@@ -15,7 +15,7 @@ import grpc.aio
 from changefeed.errors import Transient
 from changefeed.model.tso import physical_ms
 from changefeed.upstream.attempts import Attempts
-from changefeed.upstream.tikv.client.leader import CALL_TIMEOUT, Leader, UnknownCall
+from changefeed.upstream.tikv.client.leader import CALL_TIMEOUT, PdLeader, UnknownCall
 from changefeed.upstream.tikv.client.requests import to_pd
 from changefeed.upstream.tikv.client.timestamps import Timestamps
 from changefeed.upstream.tikv.client.tls import NoAnswer, UpstreamTls
@@ -57,7 +57,7 @@ class PdClient:
 
     def __init__(self, addresses: Sequence[str], tls: UpstreamTls | None, cluster_id: int = 0) -> None:
         self.tls = tls
-        self.leader = Leader(addresses, tls, cluster_id)
+        self.leader = PdLeader(addresses, tls, cluster_id)
         self._timestamps = Timestamps(self.leader)
         self._stores: dict[int, str] = {}
         self._lock_turns: dict[int, asyncio.Semaphore] = {}

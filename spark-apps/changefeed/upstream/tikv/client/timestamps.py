@@ -25,7 +25,7 @@ REPLY_TIMEOUT = 3.0
 
 
 class Timestamps:
-    def __init__(self, of: leader.Leader) -> None:
+    def __init__(self, of: leader.PdLeader) -> None:
         self._leader = of
         self._waiting: list[asyncio.Future[int]] = []
         self._wake = asyncio.Event()
