@@ -55,6 +55,27 @@ async def test_rows_reach_files_once_and_a_second_run_goes_on(world: World) -> N
     assert puller.bytes > sink.bytes > 0
 
 
+async def test_a_table_that_is_too_much_for_one_puller_is_pulled_in_parts(world: World) -> None:
+    """It has two regions, and rows come in both."""
+    pace = {"split_s": 0.05, "split_bytes": 2_000}
+    run = world.run(pace=pace, spark={"pullers": {"count": 2}})
+    await run.until(lambda: run.driver and run.driver.owner.spans.complete, "the table is pulled")
+    assert run.driver is not None
+    spans, begun = run.driver.owner.spans, 0
+    while spans.splits == 0 and begun < 200:
+        begun += 10
+        world.insert(range(begun - 9, begun + 1))
+        world.insert(range(begun + 491, begun + 501))
+        await written(world, run, 2 * begun)
+    assert spans.splits == 1
+    world.insert(range(begun + 1, 251))
+    world.insert(range(begun + 501, 751))
+    await written(world, run, 500)
+    assert {puller for puller, _ in run.execution.puller_attempts} == {0, 1}
+    await run.drained()
+    assert sorted(world.ids()) == [*range(1, 251), *range(501, 751)]
+
+
 async def test_target_ts_finishes_and_a_finished_one_mends_its_metadata(world: World) -> None:
     target = world.insert(range(1, 11))
     world.insert(range(11, 21))

@@ -58,9 +58,9 @@ COPY_MUTATIONS = (
         "initial copy",
         "who goes on with a copy is not told of it",
         Spans,
-        "_assign",
-        "span.copy.is_under_way(span.start_ts)",
-        "span.start_ts == span.copy.from_ts",
+        "_subscribe",
+        "span.copy is not None and span.is_being_copied",
+        "span.copy is not None and span.start_ts == span.copy.from_ts",
     ),
     Mutation(
         "initial copy",

@@ -10,7 +10,7 @@ from changefeed.owner.planning.checkpoint import Checkpoint
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.pulling.known_files import KnownFiles
 from changefeed.owner.pulling.quota import Quota
-from changefeed.owner.pulling.span import Span
+from changefeed.owner.pulling.span import Span, SpanPart
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.writing.dispatch import Dispatch
 from changefeed.owner.writing.open_entries import OpenEntries
@@ -294,15 +294,15 @@ OWNER = (
         "spans",
         "a puller that lost the span is believed",
         Spans,
-        "_end",
-        "del self._subs[span.sub_id]\nspan.sub_id = 0",
+        "_release",
+        "del self._subs[part.sub_id]\npart.sub_id = 0",
         "pass",
         rule=2,
     ),
     Mutation(
         "spans",
         "a resolved-ts counts before its segments are known",
-        Span,
+        SpanPart,
         "count",
         "self.waiting and self.waiting[0][0] <= contiguous",
         "self.waiting",
@@ -331,7 +331,7 @@ OWNER = (
         "the minimum does not see a span fall back",
         Spans,
         "_fall_back",
-        "self._shares.changed(span.puller)",
+        "self._changed(span)",
         "pass",
         story="A span starts again lower; a checkpoint goes by where it was before, and passes rows that come again.",
     ),
@@ -340,9 +340,36 @@ OWNER = (
         "what nobody pulls just now is forgotten with the next file",
         Spans,
         "release_below",
-        "over = not span.sub_id and span.resolved_ts == ts",
-        "over = not span.sub_id",
+        "over = not span.is_pulled and span.resolved_ts == ts",
+        "over = not span.is_pulled",
         rule=21,
+    ),
+    Mutation(
+        "spans",
+        "a table is as far as the part that is the furthest",
+        SpanPart,
+        "rise",
+        "min(map(_RESOLVED_TS, parts))",
+        "max(map(_RESOLVED_TS, parts))",
+        rule=2,
+    ),
+    Mutation(
+        "spans",
+        "the other parts of a table go on where they stood",
+        Span,
+        "stand_at",
+        "part.resolved_ts = ts",
+        "pass",
+        rule=2,
+    ),
+    Mutation(
+        "spans",
+        "of a table one of whose pullers is lost the other parts are not pulled again",
+        Spans,
+        "_release",
+        "[part for part in span.parts if part.sub_id]",
+        "[part for part in span.parts if part.sub_id and part.puller not in self._streams]",
+        rule=2,
     ),
     Mutation(
         "quota",

@@ -40,8 +40,9 @@ def find(mutation: Mutation, seeds: int = BUDGET) -> Broken | None:
     """What a seed that shows the mutation breaks: the one that did so the last time, or else the first."""
     before = known().get(str(mutation))
     world = LakeWorld if mutation.core == LAKE else World
-    # Some seeds were found when nothing overtook a scan, and there were no turns, no copies, or no large transactions.
-    since = ("overtaking", "turns", "copy", "large")
+    # Some seeds were found when no table was split, nothing overtook a scan, and there were no turns, no copies, or no
+    # large transactions.
+    since = ("parts", "overtaking", "turns", "copy", "large")
     without = [since[:count] for count in range(len(since) + 1)]
     told = [Story(before.seed, without=kinds) for kinds in without] if before else []
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -39,7 +39,7 @@ from changefeed.owner.writing.writing import Run
 from changefeed.sink.contract import Ddl, Notice
 from changefeed.sink.storage.driver import StorageDriver
 from changefeed.upstream.tikv.cluster import TikvCluster
-from changefeed.upstream.tikv.tidb.keys import table_span
+from changefeed.upstream.tikv.tidb.keys import table_prefix, table_span
 from changefeed.wire import owner_pb2 as pb
 from simulated_pipeline_task import Stream
 from simulated_pullers import Puller
@@ -347,6 +347,17 @@ class Driver(Process):
             self.pullers[puller].command(command)
         self.check()
         self.world.check_store_size(self)
+
+    def split(self) -> None:
+        """A table, anywhere; or have it pulled as one again."""
+        if self.owner is None or not self.owner.dispatchers:
+            return
+        rng = self.world.borders
+        table = rng.choice(sorted(self.owner.dispatchers))
+        inside = [key for key in self.world.upstream.keys if key.startswith(table_prefix(table))]
+        borders = sorted(rng.sample(inside, rng.randint(0, min(3, len(inside)))))
+        self.world.say(f"{self.name} splits table {table} into {len(borders) + 1}")
+        self.owner.split(self.world.time.now, table, borders)
 
     def drain(self) -> None:
         if self.owner is not None and self.drained_to is None:

@@ -46,6 +46,7 @@ RATES = {
     "storm": 0.6,  # all do, and when they are back there are other regions
     "drain": 0.15,
     "gc": 0.2,  # the upstream forgets, sometimes what is needed
+    "parts": 1.0,  # a driver has a table pulled in other parts
 }
 KINDS = (*ODDS, *RATES)
 _SHARE = 0.35
@@ -106,6 +107,8 @@ class Faults:
                 world.start_driver()
             case "kill":
                 victim(world.drivers, lambda driver: driver.end("is killed"))
+            case "parts":
+                victim(world.drivers, lambda driver: driver.split())
             case "kill_task":
                 victim(world.pipeline_tasks, lambda task: task.end("is killed"))
             case "kill_puller":

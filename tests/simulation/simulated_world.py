@@ -98,6 +98,7 @@ class World:
         buffers = Random(f"{story.seed} buffer")
         self.buffer_bytes = buffers.choice((0, 3_000, 6_000, 1 << 20))
         self.archive_after_s = buffers.choice((0.2, 1.0, 5.0))
+        self.borders = Random(f"{story.seed} borders")
         self.time = Timeline()
         self.flight = Network(story.seed, lambda: self.time.now >= self.healed_at)
         self.trace: deque[str] = deque(maxlen=600)

@@ -42,6 +42,7 @@ from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
 from changefeed.owner.preparation.prepare import check_attempt, open_state_and_sink, prepare
 from changefeed.owner.preparation.prepared import Prepared
 from changefeed.owner.publication import Publication
+from changefeed.owner.pulling.load import MOST_BORDERS, borders
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.driver_status import driver_status
@@ -138,7 +139,7 @@ class Driver:
         self._view = view
         self._pace = pace or pace_of(prepared.changefeed)
         self._barrier = Barrier(prepared.schema.snapshot_ts, spec.target_ts, prepared.syncpoints())
-        spans = Spans(spec.spark.pullers.count, socket.gethostname())
+        spans = Spans(spec.spark.pullers.count, socket.gethostname(), split_bytes=self._pace.split_bytes)
         quota = spec.event_store.quota
         plan_bytes = min(self._pace.plan_bytes, quota // _PLANS_IN_QUOTA)
         self.owner = Owner(
@@ -234,6 +235,7 @@ class Driver:
             await self._until_ended(
                 execute(),
                 self._tend_pullers(),
+                self._split_large_spans(),
                 self._watch_execution(),
                 watch_tasks(self._execution, self._calls.vigilance, lambda: self.owner.spans.complete, self._stand_in),
                 self._keep_safepoint(),
@@ -377,6 +379,16 @@ class Driver:
             for puller, command in self.owner.tend(time.monotonic()):
                 self._service.command(puller, command)
             await asyncio.sleep(_TEND_INTERVAL_S)
+
+    async def _split_large_spans(self) -> None:
+        spans, upstream = self.owner.spans, self.prepared.upstream
+        while True:
+            await asyncio.sleep(self._pace.split_s)
+            if (large := spans.too_large(time.monotonic())) is not None:
+                span_id, parts = large
+                keys = spans.sampled_keys(span_id)
+                bounds = await answered(partial(upstream.bounds, span_id, MOST_BORDERS), self.meter.pd_failed)
+                self.owner.split(time.monotonic(), span_id, borders(bounds, keys, parts))
 
     async def _watch_execution(self) -> None:
         while True:

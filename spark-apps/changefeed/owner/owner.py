@@ -205,6 +205,11 @@ class Owner:
         orders += [spans.cut_back(span_id, ts) for span_id, ts in relief.evict.items()]
         return [command for each in orders for command in self.follow(each).commands]
 
+    def split(self, now: float, dispatcher: int, borders: Sequence[bytes]) -> None:
+        """Pull a table in parts, between these keys, unless it is gone meanwhile; () makes it whole again."""
+        if dispatcher in self.spans:
+            self._commands += self.follow(self.spans.split(now, dispatcher, borders)).commands
+
     def follow(self, orders: Orders) -> Orders:
         """What ended assignments had above the ts they stand at will be pulled, and planned, again."""
         for span_id, ts in orders.ended.items():

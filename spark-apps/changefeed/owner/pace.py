@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from changefeed.owner.pulling.load import SPLIT_BYTES
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.contract import RENEW_S
 
@@ -24,6 +25,8 @@ class Pace:
     safepoint_s: float = RENEW_S  # between two renewals of the hold
     pd_s: float = 0.2  # an answer of PD's is its time for so long
     report_s: float = 0.5  # between two looks whether the resource's status is due
+    split_s: float = 5.0  # between two looks for a table that is too much for one puller
+    split_bytes: int = SPLIT_BYTES
     plan_bytes: int = 512 << 20
     fold_after: int = 100  # records
 

@@ -43,7 +43,7 @@ PATIENCE_S = 20.0
 RENEW_S = 60.0
 #: How long what a server sends waits for more of it, if it is little.
 GATHER_SECONDS = 0.2
-#: In place of a range of keys.
+#: The bounds of all keys that a table has.
 WHOLE_TABLE = (b"", b"")
 OPS = ("delete", "update", "insert")  # by op (model.position)
 _OP = RAW_SCHEMA.get_field_index("op")
@@ -155,7 +155,8 @@ class Feed(Protocol):
     ) -> None:
         """Pull rows of the physical table `span_id` with commit_ts > start_ts.
 
-        `[start_key, end_key)`: a part of it, or WHOLE_TABLE. A sub_id is used once, ever. `copy`: start_ts is inside
+        `[start_key, end_key)`: a part of it; b"" is its beginning, or its end. A sub_id is used once, ever. Parts of a
+        table that is not copied are pulled at once, also by several feeds. `copy`: start_ts is inside
         of it. Then the rows as of `copy.ts` come first, chunk by chunk of `copy.chunks(start_ts)`: as inserts at the
         chunk's ts with start_ts 0, and a Resolved behind each chunk. One at `copy.ts` is behind all of them, and
         changes above it follow.

@@ -60,11 +60,14 @@ from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.owner.writing.writing import Run
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Ddl
+from changefeed.upstream.contract import WHOLE_TABLE
 from changefeed.wire import owner_pb2 as pb
 from owner_run import Names
 
 _DAY_MS = 86_400_000
 _TICKS = compose(1)
+_TABLE = b"a", b"d"
+_WHOLE = _TABLE, WHOLE_TABLE
 
 
 class DatedNames(Names):
@@ -162,7 +165,7 @@ class World:
             expiration_days=int(options.get("days", "0")),
         )
         for each in infos:
-            spans.add_span(each, b"a", b"d", state.flushed_ts(each), state.copies().get(each))
+            spans.add_span(each, *_TABLE, state.flushed_ts(each), state.copies().get(each))
 
     # Pullers.
 
@@ -186,15 +189,24 @@ class World:
     def do_rows(self, puller: str, seq: str, span: str, *words: str) -> None:
         rows = [ts_of(word) for word in words if word != "in-memory"]
         attempt = f"{puller}-{max(map(max, self._subs.values()))}"
-        meta = s.meta(int(seq), s.share(int(span), self._subs[int(span)][-1], rows, point_every=1), attempt=attempt)
+        span_id, sub_id = self._pulled(span)
+        meta = s.meta(int(seq), s.share(span_id, sub_id, rows, point_every=1), attempt=attempt)
         if "in-memory" in words:
             meta.slot.CopyFrom(pb.Slot(pid=1, file=1, token="t", index=int(seq), generation=1, offset=0))
         self._uris[int(puller), int(seq)] = meta.uri
         self.owner.report(self._now, int(puller), pb.Report(segments=[meta]))
 
     def do_resolved(self, puller: str, span: str, ts: str, last: str, which: str = "") -> None:
-        sub_id = self._subs[int(span)][-2 if which == "stale" else -1]
+        _, sub_id = self._pulled(span, -2 if which == "stale" else -1)
         self.owner.report(self._now, int(puller), pb.Report(resolved=[s.resolved(sub_id, ts_of(ts), int(last))]))
+
+    def _pulled(self, span: str, which: int = -1) -> tuple[int, int]:
+        """(span_id, sub_id) of "1", its newest assignment, or of "1#5", which says that it is number 5."""
+        span_id, _, sub_id = span.partition("#")
+        return int(span_id), int(sub_id or self._subs[int(span_id)][which])
+
+    def do_split(self, span: str, borders: str = "") -> None:
+        self.owner.split(self._now, int(span), [border.encode() for border in borders])
 
     def do_archived(self, puller: str, seq: str) -> None:
         archived = pb.Archived(segment=int(seq), uri=self._uris[int(puller), int(seq)])
@@ -333,12 +345,17 @@ def shown(ts: int) -> str:
     return f"{base}+{logical}" if logical else base
 
 
+def _range(start: bytes, end: bytes) -> str:
+    return f"[{start.decode()}, {end.decode()})"
+
+
 def _command(command: pb.Command) -> str:
     match command.WhichOneof("command"):
         case "subscribe":
             asked = command.subscribe
             copy = f", copied in {len(asked.copy.bounds) - 1} chunks" if asked.HasField("copy") else ""
-            return f"subscribe {asked.sub_id}: span {asked.span_id} after {shown(asked.start_ts)}{copy}"
+            part = "" if (asked.start_key, asked.end_key) in _WHOLE else f" {_range(asked.start_key, asked.end_key)}"
+            return f"subscribe {asked.sub_id}: span {asked.span_id}{part} after {shown(asked.start_ts)}{copy}"
         case "release":
             return f"release {command.release.sub_id}"
         case "heard":

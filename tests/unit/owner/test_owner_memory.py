@@ -123,19 +123,22 @@ def test_rule_3_what_a_puller_takes_along_is_pulled_again_before_its_file_is_wri
 def two_pullers() -> tuple[Spans, pb.Subscribe]:
     """Span 7 was pulled by puller 0, which has its rows at 105 and 120 in memory, and is pulled by puller 1 now."""
     spans = Spans(2)
-    spans.add_span(6, b"", b"", 100)
-    spans.add_span(7, b"a", b"b", 100)
-    joined = spans.puller_joined(0.0, 1).commands
-    (mine,) = [command.subscribe for _, command in joined if command.HasField("subscribe")]
-    assert mine.span_id == 7
+    for span_id in (6, 7, 8, 9):
+        spans.add_span(span_id, b"a", b"b", 100)
+    for span_id in (6, 8):
+        spans.remove_span(span_id)
+    joined = [command.subscribe for _, command in spans.puller_joined(0.0, 1).commands]
+    mine, other = sorted(joined, key=lambda each: each.span_id)
+    assert (mine.span_id, other.span_id) == (7, 9)
     file = s.meta(1, s.share(7, mine.sub_id, [105]))
     memory = in_memory(2, s.share(7, mine.sub_id, [120, 130]))
     spans.on_report(1, pb.Report(segments=[file, memory], resolved=[s.resolved(mine.sub_id, 150, 2)]))
+    more = s.share(9, other.sub_id, [110, 120, 130])
+    spans.on_report(1, pb.Report(segments=[s.meta(3, more)], resolved=[s.resolved(other.sub_id, 150, 3)]))
     spans.puller_joined(0.0, 0)
-    spans.hold([7])
-    spans._spans[7].puller = 0
-    ((puller, command),) = spans.resume([7]).commands
-    assert (puller, command.subscribe.start_ts) == (0, 150)
+    ((_, release), (puller, command)) = spans.arrange(0.0).commands
+    assert release.release.sub_id == mine.sub_id
+    assert (puller, command.subscribe.span_id, command.subscribe.start_ts) == (0, 7, 150)
     return spans, command.subscribe
 
 

@@ -28,7 +28,7 @@ class FakeOwner:
         self.state = made.begun()
         self.planner = SimpleNamespace(dirty=1)
         self.files = SimpleNamespace(bytes=0, readers={}, take_switches=list)
-        self.spans = SimpleNamespace(complete=True, held=[], moves=0, files=self.files)
+        self.spans = SimpleNamespace(complete=True, held=[], moves=0, splits=0, files=self.files)
         self.resolved = 0
         self.dispatchers = {1, 2, 3}
 
@@ -128,12 +128,13 @@ def test_stages_of_a_file_are_timed_by_pds_clock(meter: Meter, owner: FakeOwner,
 
 
 def test_the_store_and_what_it_holds_back_are_shown(meter: Meter, owner: FakeOwner, registry: Registry) -> None:
-    owner.spans.held, owner.spans.moves, owner.spans.files.bytes = [7, 8], 3, 500
+    owner.spans.held, owner.spans.moves, owner.spans.splits, owner.spans.files.bytes = [7, 8], 3, 2, 500
     assert "2 spans are held back" in meter.snapshot(0.0).message
     meter.snapshot(1.0)
     shown = registry.snapshot()
     assert shown["changefeed_owner_held_spans_count", ""] == 2
     assert shown["changefeed_owner_moves_total", ""] == 3
+    assert shown["changefeed_owner_splits_total", ""] == 2
     assert shown["changefeed_event_store_used_bytes", ""] == 500
 
 

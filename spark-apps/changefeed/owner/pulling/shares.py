@@ -1,6 +1,6 @@
-"""Which spans each puller has, and which span is the lowest of all.
+"""Which parts of spans each puller has, and which span is the lowest of all.
 
-A puller's lowest span is cached until one of its spans changes; most change together, with one report. So finding the
+A puller's lowest part is cached until one of its parts changes; most change together, with one report. So finding the
 lowest of all costs as much as the pullers that have reported since, plus the number of pullers.
 """
 
@@ -8,61 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from operator import attrgetter
-from typing import Generic, Protocol, TypeVar
 
+from changefeed.owner.pulling.span import SpanPart
 
-class Pulled(Protocol):
-    """What of a span is looked at here."""
-
-    span_id: int
-    puller: int
-    resolved_ts: int
-    held: bool
-
-
-SpanT = TypeVar("SpanT", bound=Pulled)
 _RESOLVED_TS = attrgetter("resolved_ts")
 
 
-class Shares(Generic[SpanT]):
+class Shares:
     """Of pullers `0 .. pullers - 1`."""
 
     def __init__(self, pullers: int) -> None:
-        self._spans: dict[int, dict[int, SpanT]] = {puller: {} for puller in range(pullers)}
+        self._parts: dict[int, dict[tuple[int, int], SpanPart]] = {puller: {} for puller in range(pullers)}
         self._lowest: dict[int, tuple[int, int]] = {}  # of those that are not held; where it is missing, look for it
 
     @property
     def pullers(self) -> Collection[int]:
-        return self._spans.keys()
+        return self._parts.keys()
 
-    def of(self, puller: int) -> list[SpanT]:
-        return list(self._spans[puller].values())
+    def of(self, puller: int) -> list[SpanPart]:
+        return list(self._parts[puller].values())
 
     def idlest(self, pullers: Iterable[int]) -> int:
         """Which of these has the fewest."""
-        return min(pullers, key=lambda puller: (len(self._spans[puller]), puller))
+        return min(pullers, key=lambda puller: (len(self._parts[puller]), puller))
 
-    def give(self, span: SpanT, puller: int) -> None:
+    def give(self, part: SpanPart, puller: int) -> None:
         """To a puller; it is nobody's now."""
-        span.puller = puller
-        self._spans[puller][span.span_id] = span
+        part.puller = puller
+        self._parts[puller][part.key] = part
         self.changed(puller)
 
-    def take(self, span: SpanT) -> None:
+    def take(self, part: SpanPart) -> None:
         """From its puller."""
-        del self._spans[span.puller][span.span_id]
-        self.changed(span.puller)
+        del self._parts[part.puller][part.key]
+        self.changed(part.puller)
 
     def changed(self, puller: int) -> None:
-        """One of its spans has another resolved-ts, or is held, or is no more."""
+        """One of its parts has another resolved-ts, or is held, or is no more."""
         self._lowest.pop(puller, None)
 
     def lowest(self) -> tuple[int, int] | None:
         """(resolved-ts, span_id) of the lowest that is not held; None when there are none."""
-        for puller, spans in self._spans.items():
+        for puller, parts in self._parts.items():
             if puller not in self._lowest:
-                running = [span for span in spans.values() if not span.held]
+                running = [part for part in parts.values() if not part.span.held]
                 if running:
-                    span = min(running, key=_RESOLVED_TS)
-                    self._lowest[puller] = span.resolved_ts, span.span_id
+                    part = min(running, key=_RESOLVED_TS)
+                    self._lowest[puller] = part.resolved_ts, part.span.span_id
         return min(self._lowest.values(), default=None)

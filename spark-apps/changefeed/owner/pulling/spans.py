@@ -35,21 +35,20 @@ holds, and so why a resolved-ts is never early:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from changefeed.errors import NeedsHuman
 from changefeed.model.table_copy import TableCopy
 from changefeed.owner.pulling.known_files import KnownFiles, Memory
-from changefeed.owner.pulling.load import even_out
+from changefeed.owner.pulling.load import RECENT_S, SPLIT_BYTES, even_out, is_small, too_large
 from changefeed.owner.pulling.segments import Numbers, Segment
 from changefeed.owner.pulling.shares import Shares
-from changefeed.owner.pulling.span import Span
+from changefeed.owner.pulling.span import Span, SpanPart
 from changefeed.wire import owner_pb2 as pb
 
 AWAY_S = 5.0  # a puller that is not back by then loses its spans
-_RECENT_S = 60.0  # how long half of what a span has brought counts for its load
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,10 @@ class Orders:
     commands: list[tuple[int, pb.Command]] = field(default_factory=list)
     ended: dict[int, int] = field(default_factory=dict)
 
+    def add(self, other: Orders) -> None:
+        self.commands += other.commands
+        self.ended |= other.ended
+
 
 _RESOLVED_TS: Callable[[Span], int] = attrgetter("resolved_ts")
 
@@ -75,38 +78,42 @@ _RESOLVED_TS: Callable[[Span], int] = attrgetter("resolved_ts")
 class _Stream:
     first_sub_id: int  # the lowest that can be its own
     segments: Numbers = field(default_factory=Numbers)
-    waiting: dict[int, Span] = field(default_factory=dict)  # those with a resolved-ts that waits, by id
+    waiting: dict[int, SpanPart] = field(default_factory=dict)  # those with a resolved-ts that waits, by sub_id
 
 
 class Spans:
     """All tables' spans of a changefeed over pullers `0 .. pullers - 1`. Seconds are monotonic.
 
-    A span has one puller, the one with the fewest when it is added. A task that takes a lost one's place has its number
-    and goes on with its spans; if it stays away they go to the others.
+    A span has one puller, the one with the fewest when it is added, or is split into parts of which each has one. A
+    task that takes a lost one's place has its number and goes on with its parts; if it stays away they go to others.
     """
 
-    def __init__(self, pullers: int, host: str = "", away_s: float = AWAY_S) -> None:
+    def __init__(self, pullers: int, host: str = "", away_s: float = AWAY_S, split_bytes: int = SPLIT_BYTES) -> None:
         """`host`: this machine, whose own segments can be read."""
         self._hosts = ("", host)
         self._away_s = away_s
-        self._shares: Shares[Span] = Shares(pullers)
+        self._split_bytes = split_bytes
+        self._shares = Shares(pullers)
         self._streams: dict[int, _Stream] = {}
         self._away: dict[int, float] = {}  # since when
-        self._uneven = False  # somebody joined since spans were last evened out
+        self._uneven = False  # somebody joined since parts were last evened out
         self._halve_at: float | None = None
         self._spans: dict[int, Span] = {}
-        self._subs: dict[int, Span] = {}
+        self._split: dict[int, Span] = {}  # those that have several parts
+        self._subs: dict[int, SpanPart] = {}
         self._held: dict[int, Span] = {}
         self._stored: dict[int, Span] = {}  # those that have segments
         self._checkpoint_ts = 0
         self._last_sub_id = 0
         self.files = KnownFiles()
-        self.moves = 0  # spans that another puller got
+        self.moves = 0  # parts that another puller got
+        self.splits = 0
 
     @property
     def complete(self) -> bool:
         """Whether every span is pulled, or held back."""
-        return len(self._subs) + len(self._held) == len(self._spans)
+        more = sum(len(span.parts) - 1 for span in self._split.values() if not span.held)
+        return len(self._subs) + len(self._held) == len(self._spans) + more
 
     @property
     def held(self) -> Set[int]:
@@ -127,10 +134,10 @@ class Spans:
         """Pull `[start_key, end_key)` after start_ts."""
         if span_id in self._spans:
             raise NeedsHuman(f"Span {span_id} was added twice.", "Report this as a bug, with the log.")
-        puller = self._shares.idlest(self._shares.pullers)
-        span = Span(span_id, start_key, end_key, start_ts, puller, copy, resolved_ts=start_ts)
+        span = Span(span_id, start_key, end_key, start_ts, copy, resolved_ts=start_ts)
         self._spans[span_id] = span
-        self._shares.give(span, puller)
+        for part in span.split(()):
+            self._shares.give(part, self._shares.idlest(self._shares.pullers))
         orders = Orders()
         self._assign(span, orders)
         return orders
@@ -143,7 +150,9 @@ class Spans:
         self._forget(span, lambda _: True)
         orders.ended.pop(span_id, None)
         self._held.pop(span_id, None)
-        self._shares.take(span)
+        self._split.pop(span_id, None)
+        for part in span.parts:
+            self._shares.take(part)
         del self._spans[span_id]
         return orders
 
@@ -161,8 +170,8 @@ class Spans:
         self._away.pop(puller_id, None)
         for other in set(pullers) - self._streams.keys():
             self._away.setdefault(other, now)  # those that have never been here are away from the first one's coming on
-        for span in self._shares.of(puller_id):
-            self._assign(span, orders)
+        for part in self._shares.of(puller_id):
+            self._assign(part.span, orders)
         return orders
 
     def puller_left(self, now: float, puller_id: int) -> Orders:
@@ -171,10 +180,10 @@ class Spans:
         if self._streams.pop(puller_id, None) is None:
             return orders
         self._away[puller_id] = now
-        for span in [span for span in self._spans.values() if span.puller == puller_id]:
-            if span.sub_id:
-                self._end(span, orders)
+        for span in list({part.span.span_id: part.span for part in self._shares.of(puller_id)}.values()):
+            self._release(span, orders)
             self._forget_unreadable(span, orders)
+            self._assign(span, orders)
         self._forget_lost(self.files.memory_lost(puller_id), orders)
         return orders
 
@@ -183,13 +192,15 @@ class Spans:
         orders = Orders()
         self._fade(now)
         gone = [puller for puller, since in self._away.items() if now - since >= self._away_s]
-        left = [span for puller in gone for span in self._shares.of(puller)]
+        left = [part for puller in gone for part in self._shares.of(puller)]
         if self._streams and (left or self._uneven):
             self._uneven = False
-            for span in left:
-                self._move(span, self._shares.idlest(self._streams), orders)
-            for span_id, puller in even_out(self._weights()):
-                self._move(self._spans[span_id], puller, orders)
+            for part in left:
+                self._move(part, self._shares.idlest(self._streams), orders)
+            for (span_id, number), puller in even_out(self._weights()):
+                self._move(self._spans[span_id].parts[number], puller, orders)
+        for span in [span for span in self._split.values() if is_small(span, now, self._split_bytes)]:
+            orders.add(self.split(now, span.span_id, ()))
         return orders
 
     def on_report(self, puller_id: int, report: pb.Report) -> ReportOutcome:
@@ -206,30 +217,61 @@ class Spans:
                 segments += self._take(puller_id, meta)
         self._stored |= {segment.span_id: self._spans[segment.span_id] for segment in segments}
         risen = self._on_resolved(puller_id, stream, report.resolved)
-        for span in list(stream.waiting.values()):
-            if span.count(stream.segments.contiguous):
-                risen[span.span_id] = span.resolved_ts
-            if not span.waiting:
-                del stream.waiting[span.span_id]
-        if risen:
+        for part in list(stream.waiting.values()):
+            if part.count(stream.segments.contiguous):
+                risen[part.span.span_id] = part.span.resolved_ts
+            if not part.waiting:
+                del stream.waiting[part.sub_id]
+        if report.resolved or report.segments:
             self._shares.changed(puller_id)
         return ReportOutcome(tuple(segments), risen)
 
     def _on_resolved(self, puller_id: int, stream: _Stream, told: Iterable[pb.Resolved]) -> dict[int, int]:
-        """The spans that have risen at once. Every span of a puller may be told of: most wait for no segment."""
+        """The spans that have risen at once. Every part of a puller may be told of: most wait for no segment."""
         subs, contiguous = self._subs, stream.segments.contiguous
         risen: dict[int, int] = {}
         for resolved in told:
-            span = subs.get(resolved.sub_id)
-            if span is None or span.puller != puller_id:
+            part = subs.get(resolved.sub_id)
+            if part is None or part.puller != puller_id:
                 continue
             ts, last_segment = resolved.ts, resolved.last_segment
             if last_segment > contiguous:
-                span.wait(last_segment, ts)
-                stream.waiting[span.span_id] = span
-            elif ts > span.resolved_ts:
-                span.resolved_ts = risen[span.span_id] = ts
+                part.wait(last_segment, ts)
+                stream.waiting[part.sub_id] = part
+            elif part.rise(ts):
+                risen[part.span.span_id] = part.span.resolved_ts
         return risen
+
+    def split(self, now: float, span_id: int, borders: Sequence[bytes]) -> Orders:
+        """Pull the span in parts, between these keys, by those who have the least to do; () makes it whole again."""
+        span = self._spans[span_id]
+        orders = Orders()
+        span.split_at = now
+        if span.is_being_copied or not (borders or span_id in self._split):
+            return orders
+        self._release(span, orders)
+        for part in span.parts:
+            self._shares.take(part)
+        loads = self._loads()
+        for part in span.split(borders):
+            puller = min(loads, key=lambda each: (loads[each], each))
+            loads[puller] += part.weight
+            self._shares.give(part, puller)
+        self._split.pop(span_id, None)
+        if borders:
+            self._split[span_id] = span
+            self.splits += 1
+        self._assign(span, orders)
+        return orders
+
+    def too_large(self, now: float) -> tuple[int, int] | None:
+        """(span_id, parts) of a span that is too much for who pulls it, while others have less to do; see `load`."""
+        return too_large({puller: self._shares.of(puller) for puller in self._streams}, now, self._split_bytes)
+
+    def sampled_keys(self, span_id: int) -> list[bytes]:
+        """Some keys of the span's rows that have come lately, in order: first and last ones of so many bytes."""
+        segments = self._spans[span_id].segments
+        return sorted(each.key for segment in segments for each in (segment.min, *(at for at, _ in segment.curve)))
 
     def hold(self, span_ids: Iterable[int]) -> Orders:
         """Pull these no more until `resume`: they stand where they are (rule 17)."""
@@ -238,7 +280,7 @@ class Spans:
             self._release(span, orders)
             span.held = True
             self._held[span.span_id] = span
-            self._shares.changed(span.puller)
+            self._changed(span)
         return orders
 
     def resume(self, span_ids: Iterable[int]) -> Orders:
@@ -246,7 +288,7 @@ class Spans:
         orders = Orders()
         for span in [self._held.pop(span_id) for span_id in span_ids]:
             span.held = False
-            self._shares.changed(span.puller)
+            self._changed(span)
             self._assign(span, orders)
         return orders
 
@@ -323,10 +365,10 @@ class Spans:
         if ts <= span.flushed_ts:
             return []
         span.flushed_ts = ts
-        if ts > span.resolved_ts:
-            span.resolved_ts = ts
-            self._shares.changed(span.puller)
-        over = not span.sub_id and span.resolved_ts == ts
+        for part in span.parts if ts > span.resolved_ts else ():
+            part.rise(ts)
+            self._shares.changed(part.puller)
+        over = not span.is_pulled and span.resolved_ts == ts
         return self._forget(span, lambda segment: over or segment.max.commit_ts <= ts)
 
     def check(self) -> None:
@@ -337,63 +379,69 @@ class Spans:
         self.files.check()
         used = Counter(segment.uri for span in self._spans.values() for segment in span.segments)
         assert used == self.files.uses(), "a segment that a span has does not exist, or is counted wrongly"
-        pulled = {span.sub_id: span for span in self._spans.values() if span.sub_id}
-        assert pulled == self._subs, "an assignment is known that no span has"
+        parts = [part for span in self._spans.values() for part in span.parts]
+        pulled = {part.sub_id: part for part in parts if part.sub_id}
+        assert pulled == self._subs, "an assignment is known that no part has"
         for name, known, wanted in (
             ("held", self._held, {each for each, span in self._spans.items() if span.held}),
             ("stored", self._stored, {each for each, span in self._spans.items() if span.segments}),
+            ("split", self._split, {each for each, span in self._spans.items() if len(span.parts) > 1}),
         ):
             assert known.keys() == wanted, f"other spans are {name} than those noted"
         for span in self._spans.values():
-            where = f"span {span.span_id}"
-            assert span.flushed_ts <= span.resolved_ts, f"{where} is flushed above its resolved-ts"
-            is_pulled = not span.held and span.puller in self._streams
-            assert bool(span.sub_id) == is_pulled, f"{where} is pulled by nobody, or by one who is not there"
-            assert not span.sub_id or span.start_ts <= span.resolved_ts, f"{where} began above what it has"
-            assert span.sub_id or not span.waiting, f"{where} waits for segments of an assignment that has ended"
-        running = [(span.resolved_ts, span.span_id) for span in self._spans.values() if not span.held]
+            span.check()
+        for part in parts:
+            is_pulled = not part.span.held and part.puller in self._streams
+            assert bool(part.sub_id) == is_pulled, f"{part.key} is pulled by nobody, or by one who is not there"
+        running = [(part.resolved_ts, part.key) for part in parts if not part.span.held]
         lowest = self._shares.lowest()
         assert (lowest or (None,))[0] == min(running, default=(None,))[0], "another span is the lowest that runs"
 
     def _assign(self, span: Span, orders: Orders) -> None:
-        """To its puller, from where it stands, if that is here."""
-        if span.held or span.puller not in self._streams:
-            return
+        """Each part that nobody pulls to its puller, from where the span stands, if that puller is here."""
+        for part in span.parts if not span.held else ():
+            if not part.sub_id and part.puller in self._streams:
+                self._subscribe(span, part, orders)
+
+    def _subscribe(self, span: Span, part: SpanPart, orders: Orders) -> None:
         self._last_sub_id += 1
-        span.sub_id, span.start_ts = self._last_sub_id, span.resolved_ts
-        self._subs[span.sub_id] = span
+        part.sub_id, span.start_ts = self._last_sub_id, span.resolved_ts
+        self._subs[part.sub_id] = part
         subscribe = pb.Subscribe(
-            sub_id=span.sub_id,
+            sub_id=part.sub_id,
             span_id=span.span_id,
-            start_key=span.start_key,
-            end_key=span.end_key,
+            start_key=part.start_key,
+            end_key=part.end_key,
             start_ts=span.start_ts,
         )
-        if span.copy is not None and span.copy.is_under_way(span.start_ts):
+        if span.copy is not None and span.is_being_copied:
             subscribe.copy.CopyFrom(pb.Copy(from_ts=span.copy.from_ts, bounds=span.copy.bounds))
-        orders.commands.append((span.puller, pb.Command(subscribe=subscribe)))
+        orders.commands.append((part.puller, pb.Command(subscribe=subscribe)))
 
     def _release(self, span: Span, orders: Orders) -> None:
-        if span.sub_id:
-            orders.commands.append((span.puller, pb.Command(release=pb.Release(sub_id=span.sub_id))))
-            self._end(span, orders)
+        """All its assignments are over; what they have said of the whole span and what counts of that stays."""
+        pulled = [part for part in span.parts if part.sub_id]
+        for part in pulled:
+            if stream := self._streams.get(part.puller):
+                orders.commands.append((part.puller, pb.Command(release=pb.Release(sub_id=part.sub_id))))
+                stream.waiting.pop(part.sub_id, None)
+            del self._subs[part.sub_id]
+            part.sub_id = 0
+            part.waiting.clear()
+        if pulled:
+            self._fall_back(span, span.resolved_ts, orders)
 
-    def _move(self, span: Span, puller: int, orders: Orders) -> None:
-        self._release(span, orders)
-        self._forget_unreadable(span, orders)
-        self._shares.take(span)
-        self._shares.give(span, puller)
+    def _move(self, part: SpanPart, puller: int, orders: Orders) -> None:
+        self._release(part.span, orders)
+        self._forget_unreadable(part.span, orders)
+        self._shares.take(part)
+        self._shares.give(part, puller)
         self.moves += 1
-        self._assign(span, orders)
+        self._assign(part.span, orders)
 
-    def _end(self, span: Span, orders: Orders) -> None:
-        """The assignment is over; what it has said and what counts of that stays."""
-        del self._subs[span.sub_id]
-        span.sub_id = 0
-        span.waiting.clear()
-        if stream := self._streams.get(span.puller):
-            stream.waiting.pop(span.span_id, None)
-        self._fall_back(span, span.resolved_ts, orders)
+    def _changed(self, span: Span) -> None:
+        for part in span.parts:
+            self._shares.changed(part.puller)
 
     def _forget_unreadable(self, span: Span, orders: Orders) -> None:
         """Its puller is lost: what only that one's machine can read may be as well (rule 21)."""
@@ -412,23 +460,19 @@ class Spans:
     def _fall_back(self, span: Span, ts: int, orders: Orders) -> None:
         """To ts, but not below the flushed ts."""
         span.flushed_ts = max(span.flushed_ts, self._checkpoint_ts)
-        span.resolved_ts = max(span.flushed_ts, min(span.resolved_ts, ts))
-        self._shares.changed(span.puller)
+        span.stand_at(max(span.flushed_ts, min(span.resolved_ts, ts)))
+        self._changed(span)
         whole = span.resolved_ts if span.resolved_ts > span.flushed_ts else -1
         self._forget(span, lambda segment: segment.min.commit_ts > whole)
         orders.ended[span.span_id] = span.resolved_ts
 
-    def _current(self, puller_id: int, sub_id: int) -> Span | None:
-        span = self._subs.get(sub_id)
-        return span if span is not None and span.puller == puller_id else None
-
     def _take(self, puller_id: int, meta: pb.SegmentMeta) -> list[Segment]:
         taken = []
         for share in meta.spans:
-            span = self._current(puller_id, share.sub_id)
-            if span is not None and share.rows:
-                segment = Segment.from_proto(meta, share)
-                span.recent += segment.bytes
+            part = self._subs.get(share.sub_id)
+            if part is not None and part.puller == puller_id and share.rows:
+                segment, span = Segment.from_proto(meta, share), part.span
+                part.recent += segment.bytes
                 if segment.max.commit_ts > max(span.flushed_ts, span.start_ts):
                     span.segments.append(segment)
                     taken.append(segment)
@@ -446,17 +490,19 @@ class Spans:
                 self.files.drop(segment)
         return forgotten
 
-    def _weights(self) -> dict[int, dict[int, int]]:
-        weights: dict[int, dict[int, int]] = {puller: {} for puller in self._streams}
-        for span in self._spans.values():
-            if span.puller in weights:
-                weights[span.puller][span.span_id] = span.weight
-        return weights
+    def _loads(self) -> dict[int, int]:
+        """Of the pullers that are here; of all, before any is."""
+        pullers = self._streams or self._shares.pullers
+        return {puller: sum(part.weight for part in self._shares.of(puller)) for puller in pullers}
+
+    def _weights(self) -> dict[int, dict[tuple[int, int], int]]:
+        return {puller: {part.key: part.weight for part in self._shares.of(puller)} for puller in self._streams}
 
     def _fade(self, now: float) -> None:
         if self._halve_at is None:
-            self._halve_at = now + _RECENT_S
+            self._halve_at = now + RECENT_S
         elif now >= self._halve_at:
-            self._halve_at = now + _RECENT_S
+            self._halve_at = now + RECENT_S
             for span in self._spans.values():
-                span.recent //= 2
+                for part in span.parts:
+                    part.recent //= 2

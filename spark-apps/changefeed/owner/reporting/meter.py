@@ -46,7 +46,7 @@ class Meter:
         self._owner = owner
         self._registry = registry
         self._samples: deque[tuple[float, list[tuple[float, float]]]] = deque()
-        self._moves = 0  # counted
+        self._moves = self._splits = 0  # counted
         self._overflowed: set[int] = set()  # pullers whose segments are said to be read from the archive
         self.draining = False
         self.pd_ms = 0
@@ -165,7 +165,8 @@ class Meter:
         ):
             self._registry.apply_delta(name, label, value, True)
         self.count("changefeed_owner_moves_total", spans.moves - self._moves)
-        self._moves = spans.moves
+        self.count("changefeed_owner_splits_total", spans.splits - self._splits)
+        self._moves, self._splits = spans.moves, spans.splits
         self._modes()
         copied = self._copies.say(now, state)
         return RunSnapshot(

@@ -31,7 +31,6 @@ from changefeed.model.tso import physical_ms
 from changefeed.upstream.contract import (
     BEHIND,
     GATHER_SECONDS,
-    WHOLE_TABLE,
     BlockedRegion,
     Data,
     FeedEvent,
@@ -137,11 +136,10 @@ class SpanFeed:
         copy: TableCopy | None = None,
     ) -> None:
         """As Feed.subscribe."""
-        if (start_key, end_key) == WHOLE_TABLE:
-            start_key, end_key = table_span(span_id)
+        first, end = table_span(span_id)
         if sub_id in self._subscriptions:
             raise ProtocolViolation(f"Subscription {sub_id} exists already.", "Give each assignment a fresh sub_id.")
-        ranges = RangeLock(encode_bytes(start_key), encode_bytes(end_key), start_ts)
+        ranges = RangeLock(encode_bytes(start_key or first), encode_bytes(end_key or end), start_ts)
         subscription = _Subscription(sub_id, span_id, ranges, copy=copy)
         self._subscriptions[sub_id] = subscription
         subscription.locator = self._start(self._locate(subscription))
