@@ -30,6 +30,9 @@ holds, and so why a resolved-ts is never early:
    to the ts before the first row that is lost: below that every segment is still there. Who pulls it begins there anew.
 9. *A puller joins while the command of a move is on its way to its earlier stream.* Commands are made from streams that
    are open, and a stream's end takes its assignments along: the joined one is told of fresh ones only.
+10. *One puller of a span that is pulled in parts is lost, or the span is split anew.* As 3, for all parts at once: each
+   of their assignments ends, and the next ones begin at the span's resolved-ts, the lowest of theirs. What a part had
+   above it is pulled again like the rest, and no part's word outlives the borders that it was given for.
 """
 
 from __future__ import annotations
