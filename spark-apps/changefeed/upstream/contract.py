@@ -156,10 +156,11 @@ class Feed(Protocol):
         """Pull rows of the physical table `span_id` with commit_ts > start_ts.
 
         `[start_key, end_key)`: a part of it; b"" is its beginning, or its end. A sub_id is used once, ever. Parts of a
-        table that is not copied are pulled at once, also by several feeds. `copy`: start_ts is inside
-        of it. Then the rows as of `copy.ts` come first, chunk by chunk of `copy.chunks(start_ts)`: as inserts at the
-        chunk's ts with start_ts 0, and a Resolved behind each chunk. One at `copy.ts` is behind all of them, and
-        changes above it follow.
+        table that is not copied are pulled at once, also by several feeds.
+
+        `copy`: start_ts is inside of it. Then the rows as of `copy.ts` come first, chunk by chunk of
+        `copy.chunks(start_ts)`: as inserts at the chunk's ts with start_ts 0, and a Resolved behind each chunk. One at
+        `copy.ts` is behind all of them, and changes above it follow.
         """
         ...
 

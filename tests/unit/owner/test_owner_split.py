@@ -94,6 +94,19 @@ def test_a_part_of_a_puller_that_stays_away_is_pulled_by_another_and_the_span_go
     spans.check()
 
 
+def test_rule_21_a_split_goes_back_to_what_is_flushed_if_only_a_pullers_machine_can_read_the_rest() -> None:
+    """As a move does: whoever pulls the parts may be elsewhere, and that machine gone unnoticed."""
+    spans, sub_id = started(2)
+    meta = s.meta(1, s.share(7, sub_id, [105]))
+    meta.host = "another"
+    spans.on_report(0, pb.Report(segments=[meta], resolved=[s.resolved(sub_id, 150, 1)]))
+    assert spans.resolved_ts(7) == 150
+    orders = spans.split(0.0, 7, (b"c",))
+    assert orders.ended == {7: 100}
+    assert spans.segments(7) == ()
+    spans.check()
+
+
 @pytest.mark.parametrize(
     ("keys", "parts", "found"),
     [

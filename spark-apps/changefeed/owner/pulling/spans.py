@@ -253,6 +253,7 @@ class Spans:
         if span.is_being_copied or not (borders or span_id in self._split):
             return orders
         self._release(span, orders)
+        self._forget_unreadable(span, orders)
         for part in span.parts:
             self._shares.take(part)
         loads = self._loads()
@@ -447,7 +448,7 @@ class Spans:
             self._shares.changed(part.puller)
 
     def _forget_unreadable(self, span: Span, orders: Orders) -> None:
-        """Its puller is lost: what only that one's machine can read may be as well (rule 21)."""
+        """Its puller is lost, or will be another: what only that one's machine can read may be as well (rule 21)."""
         if any(segment.host not in self._hosts for segment in span.segments):
             self._fall_back(span, span.flushed_ts, orders)
 
