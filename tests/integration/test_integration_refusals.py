@@ -21,7 +21,8 @@ from changefeed.spark.launch import Launch
 from changefeed.spec.parse import effective
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
-from changefeed_devcluster.tidb.tidb import CommittedChange, Tidb
+from changefeed_devcluster.tidb.server import CommittedChange
+from changefeed_devcluster.tidb.tidb import Tidb
 from conftest import Changefeed, Upstream
 from integration_inprocess import World, new_world
 from integration_screen import CANNOT_CHECK, FAILED, one_screen

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from changefeed_devcluster.ddl import columns
 from changefeed_devcluster.tidb.schema import NamedTable, NewColumn, TidbColumn
-from changefeed_devcluster.tidb.tidb import CommittedChange, Tidb
+from changefeed_devcluster.tidb.server import CommittedChange
+from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.tidb.values import absent_value
 from changefeed_devcluster.workload import RowRate
 from changefeed_devcluster.workload.random_values import value

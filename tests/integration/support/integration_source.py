@@ -15,7 +15,7 @@ from changefeed.source.followed_table import read_schema_now
 from changefeed.source.offset import Offset
 from changefeed.source.options import SourceOptions
 from changefeed.source.stream import TableStream
-from changefeed_devcluster.tidb.tidb import CommittedChange
+from changefeed_devcluster.tidb.server import CommittedChange
 from integration_inprocess import World
 
 Row = dict[str, Any]

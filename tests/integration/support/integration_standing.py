@@ -20,8 +20,9 @@ from changefeed.objectstore.local import LocalStore
 from changefeed_devcluster.ddl.indexes import add_index
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.rows import Row
-from changefeed_devcluster.tidb.schema import NewColumn
-from changefeed_devcluster.tidb.tidb import CommittedChange, NamedTable, Tidb
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
+from changefeed_devcluster.tidb.server import CommittedChange
+from changefeed_devcluster.tidb.tidb import Tidb
 from integration_inprocess import resource
 from integration_processes import Nursery, Process
 
