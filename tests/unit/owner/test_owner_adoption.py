@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,6 @@ from changefeed.upstream import choice
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[DevCluster]:
-    with DevCluster(stores=1) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
