@@ -29,7 +29,7 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one reading of a format. `errors`: by what could not be read, "" where nothing could."""
+    """The verdict on one reading of a format. `errors`: by what could not be read, "" where nothing could."""
 
     answer: Answer
     wrong: tuple[Wrong, ...]

@@ -193,14 +193,14 @@ class History:
         return table
 
     def ignored(self) -> NamedTable:
-        """Of which nothing is written: a file that is planned for it has zero bytes."""
+        """Make a table of which nothing is written: a file that is planned for it has zero bytes."""
         table = self.create("ignored")
         self.insert(table, {"id": 1, "t": "one"})
         return table
 
 
 def is_zero(kind: Kind, value: Any) -> bool:
-    """Of dates, a text stands for one that has a part of 0."""
+    """Tell whether a date has a part of 0, for which a text stands."""
     return isinstance(value, str) and kind.sql.startswith(("date", "timestamp"))
 
 

@@ -71,7 +71,7 @@ class Part:
 
     @property
     def fields(self) -> list[str]:
-        """Of a line of csv."""
+        """The fields of a line of csv."""
         return [*META, *(column.name for column in self.columns)]
 
 
@@ -106,7 +106,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one reading. `rows`: of each part; `error`: why there are none."""
+    """The answer of one reading. `rows`: of each part; `error`: why there are none."""
 
     of: str
     setting: str

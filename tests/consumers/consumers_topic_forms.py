@@ -43,7 +43,7 @@ class Form:
     read: Callable[[Column, Any], Any]
 
     def changed(self, column: Column, pairs: Sequence[Changed]) -> list[Changed]:
-        """Of what is meant and what the decoder found: what would be read as something else."""
+        """Return what would be read as something else, of what is meant and what the decoder found."""
         read = [Changed(meant, self._read(column, found)) for meant, found in pairs]
         return list(dict.fromkeys(each for each in read if each.found != each.meant))
 

@@ -65,7 +65,7 @@ _SAYING = (
 
 
 class Cell(NamedTuple):
-    """Of a type and a protocol. `doubles`, `sure`: of what is changed only there."""
+    """The cell of a type and a protocol. `doubles`, `sure`: of what is changed only there."""
 
     wire: str
     form: Form
@@ -104,7 +104,7 @@ def reference() -> str:
 
 
 def cells(given: Tested, read: Told) -> list[Cell]:
-    """Of each kind."""
+    """Return the cell of each kind."""
     return [_cell(given, read, column, sure) for _, column, sure in given.columns]
 
 

@@ -112,7 +112,7 @@ class Tested:
 
     @property
     def columns(self) -> tuple[tuple[Kind, Column, Column], ...]:
-        """Of each kind: the one that may be NULL, and the one that may not."""
+        """The columns of each kind: the one that may be NULL, and the one that may not."""
         named = enumerate(self.kinds)
         return tuple((k, replace(k.column, name=f"c{n}"), replace(k.column, name=f"n{n}")) for n, k in named)
 

@@ -76,7 +76,7 @@ class Fenced:
         self._watch.look()
 
     def open_files(self) -> set[str]:
-        """Of plans that the log has, and in no commit record."""
+        """Return the files of plans that the log has, and that are in no commit record."""
         return {entry.output["path"] for _, entry in self.world.log().open_entries()}
 
     def records(self) -> dict[str, bytes]:

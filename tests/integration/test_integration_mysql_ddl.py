@@ -128,7 +128,7 @@ def open_sink(database: MariaDb, writer: int = 1) -> MysqlDriver:
 
 
 def adds_index(name: str = "a", *, is_unique: bool = False, of: str = "a") -> Ddl:
-    """Of table t, which had none."""
+    """Return a DDL that adds an index to table t, which had none."""
     return ddl(Action.ADD_INDEX, [T], [stored("t", indexes=[(name, of, is_unique)])])
 
 

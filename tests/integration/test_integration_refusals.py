@@ -52,7 +52,7 @@ def collect(upstream: Upstream | World, holder: bytes = HOLDER) -> int:
 
 
 def change_thrice(tidb: Tidb, table: NamedTable) -> None:
-    """Of row 1 GC leaves the last version, of row 2 nothing at all."""
+    """Change two rows: GC leaves the last version of row 1, of row 2 nothing at all."""
     for name in ("one", "two", "three"):
         with tidb.begin() as txn:
             txn.update(table, {"id": 1, "name": name})

@@ -46,7 +46,7 @@ def front(server: RegistryServer) -> Iterator[Front]:
 
 
 class Waits:
-    """Of patience: how long, and what it was told."""
+    """Keeps how long patience waits, and what it was told."""
 
     def __init__(self, limit_s: float = 60) -> None:
         self.seconds: list[float] = []

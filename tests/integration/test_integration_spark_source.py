@@ -105,7 +105,7 @@ def run(folder: Path, code: str, python: Path | None = None, **names: Any) -> No
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """Of all Parquet files below it."""
+    """Return the rows of all Parquet files below the folder."""
     table: pa.Table = pyarrow.dataset.dataset(folder, format="parquet", exclude_invalid_files=True).to_table()
     found: list[dict[str, Any]] = table.to_pylist()
     return found

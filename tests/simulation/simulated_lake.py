@@ -532,7 +532,7 @@ def _given(plan: int, number: int, table: int, dispatcher: int, rows: int, is_be
 
 @cache
 def _bodies(upsert: bool) -> tuple[bytes, ...]:
-    """Of a file of rows, and of one of deletes."""
+    """Return the bodies of a file of rows, and of one of deletes."""
     table = _definition(_ORDERS)
     schema = file_schema(table, table.output_columns, upsert=upsert)
     row = {"id": 1} if upsert else {"_op": "I", "_commit_ts": 1, "id": 1}
@@ -550,7 +550,7 @@ _read: dict[str, list[tuple[str, DataFileContent]]] = {}
 
 
 def _content(table: Table, manifest: Any) -> list[tuple[str, DataFileContent]]:
-    """Of a manifest, which never changes."""
+    """Return the content of a manifest, which never changes."""
     if manifest.manifest_path not in _read:
         entries = manifest.fetch_manifest_entry(table.io)
         _read[manifest.manifest_path] = [(each.data_file.file_path, each.data_file.content) for each in entries]

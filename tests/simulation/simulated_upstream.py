@@ -263,7 +263,7 @@ class Upstream:
         return found
 
     def version(self, table: int, ts: int) -> int:
-        """Of the table's definition after the DDLs <= ts."""
+        """Return the version of the table's definition after the DDLs <= ts."""
         return max([self.first_ts, *(ddl.ts for ddl in self.ddls if ddl.ts <= ts and table in ddl.alters | ddl.joins)])
 
     def selected_rows(self, table: int, from_ts: int, to_ts: int) -> list[Row]:

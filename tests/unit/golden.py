@@ -54,7 +54,7 @@ class _Text(str):
 
 
 def lines(name: str) -> Iterator[Any]:
-    """Of one file; none where there is no such file."""
+    """Yield the lines of one file; none where there is no such file."""
     if not (CORPUS / name).is_file():
         return
     with (CORPUS / name).open(encoding="utf-8") as text:

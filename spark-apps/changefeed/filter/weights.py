@@ -87,7 +87,7 @@ def by_rule(collation: str, codes: Codes) -> tuple[Units, Units]:
 
 @dataclass(frozen=True)
 class Weights:
-    """Of every character, by code point: `units[starts[c] : starts[c] + lengths[c]]`."""
+    """The weights of every character, by code point: `units[starts[c] : starts[c] + lengths[c]]`."""
 
     starts: npt.NDArray[np.int32]
     lengths: npt.NDArray[np.uint8]

@@ -28,7 +28,7 @@ _OF_DDLS = b"SET SESSION sql_mode='STRICT_TRANS_TABLES,ALLOW_INVALID_DATES,NO_AU
 
 
 def server_of(uri: str, field: str) -> MysqlServer:
-    """Of mysql://USER@HOST:PORT, with the password in MYSQL_PWD. Raises InvalidSpec."""
+    """Return the server at mysql://USER@HOST:PORT, with the password in MYSQL_PWD. Raises InvalidSpec."""
     found = urlsplit(uri)
     if found.password is not None:
         raise InvalidSpec(

@@ -219,7 +219,7 @@ class SinkDriver:
 
 
 class FirstFailure:
-    """Of a sink's threads: told once (rule 6). Thread-safe."""
+    """Tells of the first failure of a sink's threads, once (rule 6). Thread-safe."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed

@@ -87,7 +87,7 @@ def canal_json(part: Part, typed: bool = False) -> Iterable[Row]:
 
 
 def types_of(part: Part) -> dict[str, str]:
-    """Of canal-json."""
+    """Return the types of canal-json."""
     row = ", ".join(f'"{column.name}" VARCHAR' for column in part.columns)
     return {"type": "VARCHAR", "_tidb": "STRUCT(commitTs UBIGINT)", "data": f"STRUCT({row})[]"}
 

@@ -337,7 +337,7 @@ class Altered:
         return self.tidb.snapshot(self.table, self.tidb.now())
 
     def _last(self) -> dict[int, CommittedChange]:
-        """Of each row that was not deleted, but perhaps truncated."""
+        """Return the last change of each row that was not deleted, but perhaps truncated."""
         last: dict[int, CommittedChange] = {}
         for change in self.changes():
             if change.op == "delete":

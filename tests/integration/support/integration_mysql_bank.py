@@ -124,7 +124,7 @@ def write_all(sink: MysqlSink, mine: Claim, entries: list[list[Changes]]) -> Ite
 
 
 def _die_at(commits: int, moment: str) -> None:
-    """Of all sessions of this process."""
+    """Let this process die at a commit of any of its sessions."""
     commit, seen = Session.commit, iter(range(1, sys.maxsize))
 
     def counted(self: Session) -> None:

@@ -101,7 +101,7 @@ class RegistryServer:
         self._process.wait(_STOP_S)
 
     def demand(self, compatibility: str) -> None:
-        """Of all subjects."""
+        """Demand a compatibility of all subjects."""
         body = json.dumps({"compatibility": compatibility}).encode()
         assert asked(self.port, "PUT", f"{API}/config", body).status == 200
 

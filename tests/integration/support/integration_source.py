@@ -83,7 +83,7 @@ class Query:
             await self.stream.next_news()
 
     async def _start(self, number: int) -> Row:
-        """Of a batch: Spark does not log the first one."""
+        """Return where a batch starts: Spark does not log the first one."""
         return self._spark.offsets[number - 1] if number else (await self.stream.initial()).to_json()
 
     async def _run(self, number: int, start: Row, die: str) -> None:

@@ -52,7 +52,7 @@ class History:
 
     @cached_property
     def changes(self) -> dict[Key, list[CommittedChange]]:
-        """Of each row, in order."""
+        """The changes of each row, in order."""
         found: dict[Key, list[CommittedChange]] = {}
         for table in self.tables:
             for change in self.tidb.history(table, self.start_ts, self.target_ts):

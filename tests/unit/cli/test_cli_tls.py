@@ -34,7 +34,7 @@ def cluster(certificates: Path) -> Iterator[DevCluster]:
 
 @pytest.fixture
 def upstream(cluster: DevCluster) -> dict[str, Any]:
-    """Of the resource."""
+    """The upstream of the resource."""
     tls = {"secretRef": {"name": SECRET}, "allowedCommonNames": ["devcluster"]}
     return {"pdAddresses": [f"https://{cluster.pd_address}"], "tls": tls}
 

@@ -283,7 +283,7 @@ def test_table_infos_of_a_dropped_table_go_with_the_next_new_one() -> None:
 
 
 def some_files(state: State, choose: random.Random) -> tuple[FileCommitted, ...]:
-    """Of each dispatcher that has open files none, or the first few."""
+    """Return none or the first few of the files of each dispatcher that has open ones."""
     found: list[FileCommitted] = []
     ended: set[int] = set()
     for number, entry in state.open_entries():

@@ -60,7 +60,7 @@ def test_what_the_api_server_adds_is_no_difference(kind: str) -> None:
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Of all that is not empty, marks of ours aside."""
+    """Return the paths of all that is not empty, marks of ours aside."""
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     places = [] if value in ({}, []) or not path else [path]
     return places + [deeper for key, member in members for deeper in _places(member, (*path, key))]

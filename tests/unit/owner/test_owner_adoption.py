@@ -246,7 +246,7 @@ async def test_the_command_looks_first(
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, tidb: Tidb, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Of a folder that TiCDC has written, `lake`."""
+    """The checkpoint of a folder that TiCDC has written, `lake`."""
     began, checkpoint_ts = tidb.now(), tidb.now()
     day = tmp_path / "lake" / "shop" / "orders" / str(began) / "2026-11-26"
     (day / "meta").mkdir(parents=True)

@@ -336,7 +336,7 @@ async def test_8_whoever_begins_while_a_column_is_dropped_applies_it_once(begin)
 
 @pytest.mark.parametrize("other", [Action.ADD_COLUMN, Action.MODIFY_COLUMN, Action.ADD_INDEX])
 async def test_8_whoever_begins_while_only_an_index_is_left_to_drop_has_the_other_changes(other):
-    """Of which two leave the columns as they were."""
+    """Two of the changes leave the columns as they were."""
     upstream = Upstream()
     before = await Follower(upstream).begin()
     more = [column(3, "b", 3)] if other == Action.ADD_COLUMN else []

@@ -145,7 +145,7 @@ def cut(topic: HandTopic, shop: Shop) -> tuple[str, str]:
 
 
 def statement(topic: HandTopic, shop: Shop) -> tuple[str, str]:
-    """Of no DDL of the upstream."""
+    """Return a statement of no DDL of the upstream."""
     ts = shop.start_ts + 1
     message = {"database": "shop", "table": "item", "type": "ALTER", "isDdl": True, "_tidb": {"commitTs": ts}}
     told = (None, json.dumps(message).encode())

@@ -42,7 +42,10 @@ class Alteration:
         return [old.name for old, new in self._pairs if old is not None and _depends_on_zone(old, new)]
 
     def clauses(self, zone: tzinfo = UTC) -> list[str]:
-        """Of one ALTER TABLE; none: for this server they are the same. `zone`: the session's. Raises ExecuteByHand."""
+        """Return the clauses of one ALTER TABLE; none: for this server they are the same.
+
+        `zone`: the session's. Raises ExecuteByHand.
+        """
         old, new = self._indexes
         renamed = _renamed(old, new) if self._dialect.renames_indexes else {}
         same = {index.name.lower() for index in new if _same(index, old)}

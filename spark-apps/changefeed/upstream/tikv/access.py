@@ -19,7 +19,7 @@ class TikvAccess:
 
     @property
     def address(self) -> str:
-        """Of PD's servers."""
+        """The addresses of PD's servers, as one text."""
         return ", ".join(self.pd_addresses)
 
     def of_cluster(self, cluster_id: int) -> TikvAccess:

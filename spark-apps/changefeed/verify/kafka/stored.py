@@ -100,7 +100,7 @@ class StoredLines:
         return (found[0][0], LinePosition(*found[0][1:])) if found else None
 
     def ddls(self) -> Iterator[tuple[int, tuple[str, str], LinePosition]]:
-        """Of each that readers are told of its ts, the (database, table) that a message names, and the first place."""
+        """Yield each DDL that readers are told: its ts, the (database, table) of a message, and where it is first."""
         found = (
             f"SELECT ts, database, name, min((part, message)) FROM lines WHERE kind = '{DDL}' GROUP BY ALL ORDER BY ts"
         )

@@ -36,7 +36,10 @@ class Folded:
 
 
 def fold(handles: Rows, op: npt.NDArray[np.uint8], moved: Mask, rows: Rows, is_safe: bool) -> Folded:
-    """Of `rows`, in the order in which they count. The other arrays are of the whole chunk; `handles` number rows."""
+    """Fold `rows`, which are in the order in which they count.
+
+    The other arrays are of the whole chunk; `handles` number rows.
+    """
     order = np.argsort(handles[rows], kind="stable")
     number = handles[rows][order]
     starts = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])

@@ -153,7 +153,7 @@ class StoreStream:
         return bool(self._asks)
 
     def waits(self) -> list[LockPart]:
-        """Of which no registration is sent yet."""
+        """Return the parts for which no registration is sent yet."""
         return [ask.piece for ask in self._waiting]
 
     def stopped(self) -> Stopped | None:

@@ -93,7 +93,7 @@ class _SpilledRows:
         return np.searchsorted(self._stretches, rows, "right") - 1
 
     def by_batch(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
-        """Of row numbers: (batch, which of them are in it, where in it they stand)."""
+        """Yield (batch, which of the row numbers are in it, where in it these rows are)."""
         batches = np.searchsorted(self._cuts, rows, "right") - 1
         for batch in np.unique(batches).tolist():
             which = np.flatnonzero(batches == batch)

@@ -64,7 +64,7 @@ def _with_checksum(view: BinaryView) -> Ints:
 
 @dataclass(frozen=True)
 class _Trailers:
-    """Of each row: where its trailer begins, and what stands there; nothing of one that is not `complete`."""
+    """Where each row's trailer begins, and what it says; nothing of one that is not `complete`."""
 
     at: Ints
     version: Words

@@ -263,7 +263,7 @@ class _RowBatch:
 
 
 def _integers(content: npt.NDArray[np.uint8], width: int) -> npt.NDArray[np.unsignedinteger]:
-    """Of little-endian integers of `width` bytes that stand side by side in each row: the first ones, the second..."""
+    """Return the first little-endian integer of `width` bytes of all rows, the second of all, and so on."""
     return np.ascontiguousarray(np.ascontiguousarray(content).view(f"<u{width}").T)
 
 

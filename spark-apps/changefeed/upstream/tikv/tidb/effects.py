@@ -46,7 +46,7 @@ EARLY = frozenset({
 
 
 class Effects:
-    """Of jobs on `schema`, which is to be given each that takes effect before the next row is looked at."""
+    """Finds the effects of jobs on `schema`, which must be given each that takes effect before the next row is read."""
 
     def __init__(self, schema: SchemaHistory, at: Callable[[int], SnapshotReader]) -> None:
         """`at`: reads meta keys as they were at a ts."""
