@@ -73,8 +73,8 @@ def cut(tables: Sequence[pa.Table], first_ts: int, last_ts: int, size: int, *, s
     found = [_bytes_by_ts(rows, first_ts, last_ts) for rows in tables if rows.num_rows]
     if not sum(len(ts) for ts, _ in found):
         return
-    every_ts, place = np.unique(np.concatenate([ts for ts, _ in found]), return_inverse=True)
-    total = np.cumsum(np.bincount(place, np.concatenate([held for _, held in found])))
+    every_ts, index = np.unique(np.concatenate([ts for ts, _ in found]), return_inverse=True)
+    total = np.cumsum(np.bincount(index, np.concatenate([held for _, held in found])))
     first = 0
     while first < len(every_ts):
         before = float(total[first - 1]) if first else 0.0

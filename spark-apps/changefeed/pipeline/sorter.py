@@ -24,7 +24,7 @@ from changefeed.schema.time_zones import UTC
 from changefeed.upstream.decoders import decoder_of
 
 Mask = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
 
 _BY_ENTRY = ("span_id",)
 
@@ -122,21 +122,21 @@ def _unique(
     return _at(rows, order)
 
 
-def _at(rows: pa.RecordBatch, places: Places | None) -> pa.RecordBatch:
-    """The rows at these places; None: all of them, as they stand."""
-    return rows if places is None else rows.take(pa.array(places))
+def _at(rows: pa.RecordBatch, numbers: Numbers | None) -> pa.RecordBatch:
+    """The rows of these numbers; None: all of them, as they stand."""
+    return rows if numbers is None else rows.take(pa.array(numbers))
 
 
-def _check_copies(rows: pa.RecordBatch, left: Places, right: Places, pieces: list[tuple[SegmentSlice, int]]) -> None:
+def _check_copies(rows: pa.RecordBatch, left: Numbers, right: Numbers, pieces: list[tuple[SegmentSlice, int]]) -> None:
     for name in ("start_ts", "op", "value", "old_value"):
         equal = _equal(rows.column(name), left, right)
         if not equal.all():
-            place = int(equal.argmin())
-            copies = [int(left[place]), int(right[place])]
+            number = int(equal.argmin())
+            copies = [int(left[number]), int(right[number])]
             raise _differ(rows.take(pa.array(copies)), name, [_origin(pieces, row) for row in copies])
 
 
-def _equal(column: pa.Array, left: Places, right: Places) -> Mask:
+def _equal(column: pa.Array, left: Numbers, right: Numbers) -> Mask:
     """Element-wise; NULL equals NULL."""
     a, b = column.take(pa.array(left)), column.take(pa.array(right))
     same: Mask = _to_mask(pc.equal(a, b))

@@ -40,7 +40,7 @@ from changefeed.sink.records import Mounting, Records
 
 
 class EntryId(NamedTuple):
-    """An entry's place among those of its dispatcher: its plan's record, and its number there."""
+    """An entry's position among those of its dispatcher: its plan's record, and its number there."""
 
     plan: int
     entry: int

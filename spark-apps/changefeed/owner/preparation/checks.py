@@ -55,7 +55,7 @@ def _changed(field: str, now: object, before: object, another: str = "name and s
 
 
 def _same(sink: SinkSpec) -> str:
-    """Equal for what is the same place."""
+    """Equal for what is the same location."""
     return canonical(sink.uri) if sink.kind == "storage" else sink.uri
 
 

@@ -41,15 +41,15 @@ class BinaryView:
             raise ValueError(f"expected binary without nulls, got {column.type} with {column.null_count} nulls")
         _, offsets, data = column.buffers()
         bounds = np.zeros(1, np.int32) if offsets is None else np.frombuffer(offsets, np.int32)
-        places: Ints = bounds[column.offset : column.offset + len(column) + 1].astype(np.int64)
-        self.starts: Ints = places[:-1]
-        self.ends: Ints = places[1:]
+        begins: Ints = bounds[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        self.starts: Ints = begins[:-1]
+        self.ends: Ints = begins[1:]
         self.buffer = data
         self.data: npt.NDArray[np.uint8] = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
         self._words = _overlapping_words(self.data)
 
     def read(self, at: Ints, width: int | Ints) -> Words:
-        """The little-endian unsigned integers of `width` (0..8) bytes at the places `at`, all inside the buffer."""
+        """The little-endian unsigned integers of `width` (0..8) bytes at the offsets `at`, all inside the buffer."""
         last = len(self._words) - 1
         if at.size and int(at.max()) > last:
             # The word that starts here would end behind the buffer: take the last one and shift.
@@ -62,13 +62,13 @@ class BinaryView:
         return words << unused >> unused
 
     def blocks(self, at: Ints, width: int) -> npt.NDArray[np.uint8]:
-        """The `width` bytes at each of the places, all inside the buffer; a row each."""
-        places = len(self.data) - width + 1 if len(at) else 0
-        blocks = np.ndarray((places,), f"V{width}", self.data.data, strides=(1,))
+        """The `width` bytes at each of the offsets, all inside the buffer; a row each."""
+        count = len(self.data) - width + 1 if len(at) else 0
+        blocks = np.ndarray((count,), f"V{width}", self.data.data, strides=(1,))
         return blocks[at].view(np.uint8).reshape(len(at), width)
 
     def followed_by(self, words: Words) -> BinaryView:
-        """The same elements, with words behind their data; its places stay what they are."""
+        """The same elements, with words behind their data; its offsets stay what they are."""
         data = np.concatenate([self.data, words.astype("<u8").view(np.uint8)])
         other = BinaryView.__new__(BinaryView)
         other.starts, other.ends, other.data = self.starts, self.ends, data
@@ -79,7 +79,7 @@ class BinaryView:
     def take(self, starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32], present: Mask | None) -> pa.Array:
         """A binary array of `data[starts[i]:ends[i]]`, null where not `present` (None: all are).
 
-        The places must not go back from one row to the next, those of absent cells included.
+        The offsets must not go back from one row to the next, those of absent cells included.
         """
         return take_slices(self.buffer, starts, ends, present)
 
@@ -97,8 +97,8 @@ def take_slices(
     offsets[0::2] = starts
     offsets[1::2] = ends
     both = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(offsets), buffer])
-    places = np.arange(0, 2 * rows, 2, dtype=np.int32)
-    indices = pa.array(places) if present is None else pa.array(places, mask=~present)
+    chosen = np.arange(0, 2 * rows, 2, dtype=np.int32)
+    indices = pa.array(chosen) if present is None else pa.array(chosen, mask=~present)
     return pc.take(both, indices, boundscheck=False)
 
 
@@ -108,7 +108,7 @@ def take_text(text: npt.NDArray[np.uint8], begin: Ints | None, present: Mask) ->
     everywhere = count == len(present)
     if begin is None and everywhere:
         return _strings(np.arange(count + 1) * width, text, None)
-    # An absent cell stands, empty, where the next present one's row begins: places may not go back.
+    # An absent cell stands, empty, where the next present one's row begins: offsets may not go back.
     base = (np.cumsum(present) - present) * width
     if begin is None:
         return _strings(np.append(base, count * width), text, np.packbits(present, bitorder="little"))

@@ -190,14 +190,14 @@ def _choices(column: ColumnInfo, numbers: Words, present: Mask) -> pa.Array:
     else:
         masks, which = np.unique(numbers, return_inverse=True)
         texts = _set_texts(column.elems, masks)
-    number, places = _spread(numbers, present), _spread(which, present)
+    number, choices = _spread(numbers, present), _spread(which, present)
     mask = None if len(numbers) == len(present) else pa.array(~present)
-    return pa.StructArray.from_arrays([number, texts.take(places)], fields=list(CHOICE), mask=mask)
+    return pa.StructArray.from_arrays([number, texts.take(choices)], fields=list(CHOICE), mask=mask)
 
 
 def _set_texts(elems: tuple[str, ...], masks: Words) -> pa.Array:
     parts = []
-    for place, elem in enumerate(elems):
-        chosen = (masks >> np.uint64(place) & np.uint64(1)).astype(np.bool_)
+    for bit, elem in enumerate(elems):
+        chosen = (masks >> np.uint64(bit) & np.uint64(1)).astype(np.bool_)
         parts.append(pc.if_else(pa.array(chosen), f",{elem}", ""))
     return pc.utf8_slice_codeunits(pc.binary_join_element_wise(*parts, ""), 1)

@@ -40,7 +40,7 @@ class Located:
 
 
 class Slots:
-    """At which place among the wanted columns an id stands; behind them all if it is none of them."""
+    """At which position among the wanted columns an id stands; behind them all if it is none of them."""
 
     def __init__(self, column_ids: Sequence[int]) -> None:
         ids = np.array([*column_ids, (1 << 64) - 1], np.uint64)
@@ -48,7 +48,7 @@ class Slots:
         self._sorted = ids[self._order]
 
     def of(self, ids: Words) -> npt.NDArray[np.intp]:
-        """One place each, or a single one if all ids are the same."""
+        """One position each, or a single one if all ids are the same."""
         if (ids == ids[0]).all():
             ids = ids[:1]
         found = np.searchsorted(self._sorted, ids)

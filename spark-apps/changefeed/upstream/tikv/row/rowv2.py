@@ -269,8 +269,8 @@ def _integers(content: npt.NDArray[np.uint8], width: int) -> npt.NDArray[np.unsi
 
 def _with_rows(array: pa.Array, rows: Ints, values: pa.Array) -> pa.Array:
     """`array` with others at `rows`: one for each of them, or the same one for all."""
-    places = np.arange(len(array))
+    indices = np.arange(len(array))
     if array.type != values.type:  # one of them is text with bytes that are no UTF-8
         array, values = as_bytes(array), as_bytes(values)
-    places[rows] = len(array) + (np.arange(len(rows)) if len(values) > 1 else 0)
-    return pa.concat_arrays([array, values]).take(pa.array(places))
+    indices[rows] = len(array) + (np.arange(len(rows)) if len(values) > 1 else 0)
+    return pa.concat_arrays([array, values]).take(pa.array(indices))
