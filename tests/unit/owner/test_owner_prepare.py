@@ -215,7 +215,7 @@ async def test_another_cluster_is_refused(home: Home, tmp_path: Path) -> None:
         Tidb(other).bootstrap()
         pd = await PdClient.connect([other.pd_address])
         moved = Home(tmp_path, other, pd)
-        with pytest.raises(NeedsHuman, match=f"belongs to cluster {home.cluster.cluster_id}, but PD serves"):
+        with pytest.raises(NeedsHuman, match=f"belongs to cluster {home.cluster.cluster_id}, but spec.upstream is"):
             await moved.prepare()
         await pd.close()
     upstream = {"pdAddresses": [f"http://{home.cluster.pd_address}"], "clusterId": "5"}
