@@ -156,7 +156,7 @@ def _index(column: Column, found: Any) -> str:
 
 
 def _set(column: Column, found: Any) -> str:
-    return ",".join(name for place, name in enumerate(_elements(column)) if int(found) >> place & 1)
+    return ",".join(name for bit, name in enumerate(_elements(column)) if int(found) >> bit & 1)
 
 
 def _elements(column: Column) -> list[str]:

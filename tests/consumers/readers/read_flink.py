@@ -104,7 +104,7 @@ def value_of(cell: Any) -> Any:
 
 
 def source(part: Part, form: str, pattern: str, **options: str) -> dict[str, str]:
-    where = {"connector": "filesystem", "path": f"file://{part.place}", "format": form}
+    where = {"connector": "filesystem", "path": f"file://{part.folder}", "format": form}
     return where | ({"source.path.regex-pattern": pattern} if pattern else {}) | options
 
 
