@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 from changefeed.spark.jvm import class_archive
 from changefeed.spark.jvm.jvm import Jvm
 from changefeed.spark.settings import LaptopDeployment
-from pyspark.errors import PySparkRuntimeError
 
 
 def test_its_temporary_files_are_in_the_runs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_archive, "command", lambda: ["echo", "-cp", "jars"])
-    with (tmp_path / "log").open("wb") as log:
-        jvm = Jvm.started(tmp_path, log)
-    assert jvm is not None
-    with pytest.raises(PySparkRuntimeError):
-        jvm.connect()
-    *options, main = (tmp_path / "log").read_text().split()
-    assert options == ["-cp", "jars", f"-Djava.io.tmpdir={tmp_path}"]
-    assert main == "org.apache.spark.api.python.PythonGatewayServer"
+    commands: list[list[str]] = []
+    monkeypatch.setattr(class_archive, "command", lambda: ["java", "-cp", "jars"])
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: commands.append(command))
+    Jvm.started(tmp_path, None)
+    main = "org.apache.spark.api.python.PythonGatewayServer"
+    assert commands == [["java", "-cp", "jars", f"-Djava.io.tmpdir={tmp_path}", main]]
 
 
 def test_so_they_are_where_the_script_starts_it(tmp_path: Path) -> None:
