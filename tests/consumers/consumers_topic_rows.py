@@ -132,10 +132,10 @@ def table_of(kinds: tuple[Kind, ...]) -> Tested:
 
 def _row(kinds: Sequence[Kind], number: int) -> dict[str, Any]:
     row: dict[str, Any] = {}
-    for number, kind in enumerate(kinds):
+    for n, kind in enumerate(kinds):
         value = kind.given[number] if number < len(kind.given) else None
-        row[f"c{number}"] = value
-        row[f"n{number}"] = kind.given[0] if value is None else value
+        row[f"c{n}"] = value
+        row[f"n{n}"] = kind.given[0] if value is None else value
     return row
 
 

@@ -364,10 +364,6 @@ def test_files_above_what_a_lost_assignment_has_resolved_are_unneeded() -> None:
     assert spans.files.bytes == 0
 
 
-_KEYS = 4  # of each span; a row has the one that its ts says
-_BORDERS = ([], [b"\1"], [b"\3"], [b"\1", b"\2"], [b"\1", b"\3"], [b"\1", b"\2", b"\3"])
-
-
 def test_rule_11_no_span_goes_back_below_the_checkpoint() -> None:
     spans = Spans(1, "here")
     spans.add_span(SPAN, b"a", b"b", 100)

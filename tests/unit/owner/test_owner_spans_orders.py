@@ -19,6 +19,10 @@ def streams(draw: st.DrawFn) -> list[tuple[str, int, int]]:
     return draw(st.lists(event, min_size=5, max_size=80))
 
 
+_KEYS = 4  # of each span; a row has the one that its ts says
+_BORDERS = ([], [b"\1"], [b"\3"], [b"\1", b"\2"], [b"\1", b"\3"], [b"\1", b"\2", b"\3"])
+
+
 class Pullers:
     """Three pullers that are honest, whose messages come late, get lost or are for nobody any more."""
 
