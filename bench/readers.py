@@ -54,7 +54,7 @@ class Reader(Protocol):
 
 @dataclass
 class FileReader:
-    """Of a storage sink with csv files."""
+    """Reads a storage sink with csv files."""
 
     run: Run
     published: dict[int, float] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class FileReader:
 
 
 class TopicReader:
-    """Of a topic of canal-json messages with TiDB's extension; reads along in a thread."""
+    """Reads a topic of canal-json messages with TiDB's extension; reads along in a thread."""
 
     def __init__(self, brokers: str, topic: str, partitions: int) -> None:
         config = {"bootstrap.servers": brokers, "group.id": "bench", "isolation.level": "read_committed"}
