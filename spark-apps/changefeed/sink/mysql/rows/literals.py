@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.schema.values import as_bytes
+from changefeed.sink.text.lines import text_of
 
 NULL = b"NULL"
 
@@ -74,8 +75,7 @@ def _hex(values: pa.BinaryArray) -> pa.Array:
 
 
 def _with_quotes_doubled(values: pa.BinaryArray) -> pa.BinaryArray:
-    data = values.buffers()[2]
-    # A search of the whole buffer is much cheaper than a replacement that finds nothing.
-    if data is None or b"'" not in data.to_pybytes():
+    # A search of all is much cheaper than a replacement that finds nothing.
+    if b"'" not in text_of(values).to_pybytes():
         return values
     return pc.replace_substring(values, b"'", b"''")

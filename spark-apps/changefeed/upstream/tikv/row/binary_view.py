@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
+Bounds = npt.NDArray[np.signedinteger]
 Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
@@ -48,7 +49,7 @@ class BinaryView:
         self.data: npt.NDArray[np.uint8] = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
         self._words = _overlapping_words(self.data)
 
-    def read(self, at: Ints, width: int | Ints) -> Words:
+    def read(self, at: Bounds, width: int | Ints) -> Words:
         """The little-endian unsigned integers of `width` (0..8) bytes at the offsets `at`, all inside the buffer."""
         last = len(self._words) - 1
         if at.size and int(at.max()) > last:
@@ -77,27 +78,26 @@ class BinaryView:
         return other
 
     def take(self, starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32], present: Mask | None) -> pa.Array:
-        """A binary array of `data[starts[i]:ends[i]]`, null where not `present` (None: all are).
-
-        The offsets must not go back from one row to the next, those of absent cells included.
-        """
+        """A binary array of `data[starts[i]:ends[i]]`, null where not `present` (None: all are)."""
         return take_slices(self.buffer, starts, ends, present)
 
 
 def take_slices(
     buffer: Any, starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32], present: Mask | None
 ) -> pa.Array:
-    """See `BinaryView.take`. One C++ gather: an array of value, gap, value, gap... of which the values are taken."""
+    """See `BinaryView.take`. One C++ gather: an array of gap, value, gap, value... gap, of which the values are taken."""
     rows = len(starts)
     if rows == 0:
         return pa.array([], pa.binary())
     if buffer is not None and buffer.size > _MAX_OFFSET:
         raise ValueError(f"a binary buffer of {buffer.size} bytes is beyond 32-bit offsets; decode smaller batches")
-    offsets = np.empty(2 * rows, np.int32)
-    offsets[0::2] = starts
-    offsets[1::2] = ends
-    both = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(offsets), buffer])
-    chosen = np.arange(0, 2 * rows, 2, dtype=np.int32)
+    offsets = np.zeros(2 * rows + 2, np.int32)
+    offsets[1:-1:2] = starts
+    offsets[2::2] = ends
+    if buffer is not None:
+        offsets[-1] = buffer.size
+    both = pa.Array.from_buffers(pa.binary(), 2 * rows + 1, [None, pa.py_buffer(offsets), buffer])
+    chosen = np.arange(1, 2 * rows, 2, dtype=np.int32)
     indices = pa.array(chosen) if present is None else pa.array(chosen, mask=~present)
     return pc.take(both, indices, boundscheck=False)
 
