@@ -11,6 +11,7 @@ from typing import Any
 import golden
 import numpy as np
 import pyarrow as pa
+import pytest
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema.sql_type import SqlType
 from changefeed.sink.records import Records
@@ -177,6 +178,22 @@ def test_what_is_written_reads_back(rows, terminator):
     # An unquoted line break inside a value can't be confused with a record's end: text is always quoted.
     parsed = list(csv.reader(io.StringIO(content, newline=""), strict=True))
     assert parsed == [["I", "t", "shop", str(number), str(number), text] for number, text in rows]
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.integers(-(2**63), 2**63 - 1), st.none() | CELLS), max_size=20),
+    st.sampled_from([",", "|", "\t"]),
+    st.sampled_from(["\\N", "", "a,b"]),
+    st.booleans(),
+)
+def test_arrows_writer_gives_what_joined_parts_do(rows, delimiter, null, more):
+    fmt = CsvFormat(delimiter=delimiter, null=null, include_commit_ts=more, output_old_value=more)
+    records = many([(1, number, text) for number, text in rows])
+    assert fmt.is_arrows
+    found = encode(records, fmt).to_pybytes()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CsvFormat, "is_arrows", False)
+        assert encode(records, fmt).to_pybytes() == found
 
 
 @given(st.lists(CELLS, max_size=20), st.sampled_from([",", "!", "|+|"]))
