@@ -18,7 +18,7 @@ from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.order import BY_IDENTITY, BY_POSITION, comparable, order_of, ordered, same_as_next
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
-from changefeed.pipeline.parts import PART_BYTES, Part, cut
+from changefeed.pipeline.parts import PART_BYTES, ZONE_BYTES, Part, cut
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.time_zones import UTC
 from changefeed.upstream.decoders import decoder_of
@@ -43,13 +43,14 @@ def sort_parts(
     *,
     split: bool,
     size: int = PART_BYTES,
+    zone_size: int = ZONE_BYTES,
 ) -> Iterator[Sorted]:
-    """What `sort_rows` gives, in parts of about `size` bytes, one after the other."""
+    """What `sort_rows` gives, in parts as of `cut`, one after the other."""
     if sum(rows.get_total_buffer_size() for _, rows in slices) <= size:  # nbytes takes thirty times as long
         yield sort_rows(slices, table, from_, to, split=split)
         return
     first_ts = from_.commit_ts + from_.is_end_of_ts
-    for part in cut([rows for _, rows in slices], first_ts, to.commit_ts, size, split=split):
+    for part in cut([rows for _, rows in slices], first_ts, to.commit_ts, size, zone_size, split=split):
         yield sort_rows(slices, table, from_, to, split=split, part=part)
 
 

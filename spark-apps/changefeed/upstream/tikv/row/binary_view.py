@@ -85,7 +85,7 @@ class BinaryView:
 def take_slices(
     buffer: Any, starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32], present: Mask | None
 ) -> pa.Array:
-    """See `BinaryView.take`. One C++ gather: an array of gap, value, gap, value... gap, of which the values are taken."""
+    """See `BinaryView.take`. One C++ gather, of the values in an array of gap, value, gap, value, gap."""
     rows = len(starts)
     if rows == 0:
         return pa.array([], pa.binary())
