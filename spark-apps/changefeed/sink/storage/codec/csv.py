@@ -123,7 +123,7 @@ def _field(column: ColumnInfo, values: pa.Array, fmt: CsvFormat) -> _Field:
 
 
 def _cells(values: pa.Array, is_text: bool, fmt: CsvFormat) -> list[str | pa.Array]:
-    """Of a field as parts of lines."""
+    """Return a field as parts of lines."""
     if not is_text:
         return [_with_null(values.cast(pa.string()), fmt)]
     text = _escaped(values, fmt)

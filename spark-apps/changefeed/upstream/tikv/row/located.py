@@ -50,10 +50,11 @@ class Slots:
     """At which position among the wanted columns an id stands; behind them all if it is none of them."""
 
     def __init__(self, column_ids: Sequence[int]) -> None:
-        self._of = np.full(max(column_ids, default=0) + 2, len(column_ids))
-        self._of[list(column_ids)] = np.arange(len(column_ids))
+        ids = np.array([*column_ids, (1 << 64) - 1], np.uint64)
+        self._order = np.argsort(ids)
+        self._sorted = ids[self._order]
 
     def of(self, ids: npt.NDArray[np.unsignedinteger]) -> Indexes:
         """One position each."""
-        found: Indexes = self._of[np.minimum(ids, np.uint64(len(self._of) - 1))]
-        return found
+        found = np.searchsorted(self._sorted, ids)
+        return np.where(self._sorted[found] == ids, self._order[found], len(self._sorted) - 1)
