@@ -99,7 +99,7 @@ class Statements:
     def put(self, rows: pa.RecordBatch) -> Iterator[bytes]:
         """Rows that are to be there as they are given: c0..cn of the segment's."""
         literals = self._literals(rows)
-        values = joined([b"(", *between(b",", [literals[number] for number in self._written]), b"),"])
+        values = joined([b"(", *between(b",", [[literals[number]] for number in self._written]), b"),"])
         for some in parts(np.arange(rows.num_rows), offsets(values)):
             yield self._replace + text(values, some, b",")
 

@@ -205,15 +205,18 @@ def packets(statements: Sequence[bytes], limit: int, where: str) -> list[bytes]:
 
     Raises StatementTooLarge.
     """
-    found: list[bytes] = []
+    found: list[list[bytes]] = []
+    size = limit
     for statement in statements:
         if len(statement) > limit:
             raise too_large(where, len(statement), limit)
-        if found and len(found[-1]) + len(statement) < limit:
-            found[-1] += b";" + statement
+        if size + len(statement) < limit:
+            found[-1].append(statement)
+            size += 1 + len(statement)
         else:
-            found.append(statement)
-    return found
+            found.append([statement])
+            size = len(statement)
+    return [b";".join(each) for each in found]
 
 
 def _knows(connection: Any, statement: bytes) -> bool:

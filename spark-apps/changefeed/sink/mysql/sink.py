@@ -145,8 +145,8 @@ class MysqlSink:
             while (batch := self._next(worker)) is not None:
                 writer.write(batch)
                 with self._changed:
-                    self._schedule.written(batch)
-                    self._changed.notify_all()
+                    if self._schedule.written(batch):
+                        self._changed.notify_all()
         except BaseException as error:  # noqa: BLE001 - `write` raises it
             with self._changed:
                 self._failure = self._failure or error
