@@ -1,4 +1,4 @@
-"""What the order of rows that share keys costs the MySQL sink, with the DAG of source design 5 and with union sets.
+"""What the order of rows that share keys costs the MySQL sink, by the DAG and by union sets.
 
     bench/mysql_conflicts.py --port 3306 --rows 100000
 
@@ -97,7 +97,7 @@ Detector = Callable[[int], Conflicts | UnionSets]
 
 
 def _workloads(rows: int) -> dict[str, np.ndarray]:
-    """Of each row its two keys."""
+    """Give each row two keys, in three ways."""
     chosen = np.random.default_rng(5)
     return {
         "no conflicts": np.arange(2 * rows, dtype=np.uint64).reshape(rows, 2),
@@ -108,8 +108,8 @@ def _workloads(rows: int) -> dict[str, np.ndarray]:
     }
 
 
-def _detect(detector: Detector, chunks: list[np.ndarray]) -> None:
-    conflicts = detector(_WORKERS)
+def _detect(chunks: list[np.ndarray]) -> None:
+    conflicts = Conflicts(_WORKERS)
     for hashes in chunks:
         nodes = np.repeat(np.arange(len(hashes)), hashes.shape[1])
         given = conflicts.add(len(hashes), nodes, hashes.reshape(-1))
@@ -150,7 +150,7 @@ def _least_cpu(call: Callable[[], object]) -> float:
 def _detectors(rows: int) -> None:
     for name, keys in _workloads(rows).items():
         chunks = np.array_split(keys, max(1, rows // _CHUNK))
-        by_dag, by_sets = (_least_cpu(partial(*call)) for call in ((_detect, Conflicts, chunks), (_detect_by_sets, chunks)))
+        by_dag, by_sets = _least_cpu(partial(_detect, chunks)), _least_cpu(partial(_detect_by_sets, chunks))
         sys.stdout.write(
             f"{name:<26} DAG {rows / by_dag:>10,.0f} rows/s, sets {rows / by_sets:>10,.0f}: {by_sets / by_dag:.2f}x; "
             f"with the sets all waited {_detect_by_sets(chunks):,} times\n"
@@ -173,7 +173,7 @@ def _table() -> ti.TableInfo:
 
 
 def _history(keys: np.ndarray) -> tuple[list[tuple[int, int, int | None]], dict[int, int]]:
-    """(id, u, the u before) of changes that give row id the value u; who has it gets one that nobody has. And the end."""
+    """Changes that give row id the value u: (id, u, its u before); who has it gets another. And all rows then."""
     rows: dict[int, int] = {}
     holder: dict[int, int] = {}
     changes: list[tuple[int, int, int | None]] = []
@@ -224,27 +224,28 @@ def _write(server: MysqlServer, chunks: list[Changes], detector: Detector) -> tu
 
 
 def _end_to_end(port: int, rows: int, pairs: int) -> None:
-    with _delayed(port) as delayed:
-        direct, server = (Session(MysqlServer("127.0.0.1", port, "root", ""), one_by_one=True), MysqlServer("127.0.0.1", delayed, "root", ""))
-        for name, keys in _workloads(rows).items():
-            changes, after = _history(keys)
-            chunks = _chunks(changes)
-            found: dict[str, list[tuple[float, float]]] = {"DAG": [], "sets": []}
-            for _ in range(pairs):
-                for which, detector in (("DAG", Conflicts), ("sets", UnionSets)):
-                    direct.run(_CREATE)
-                    found[which].append(_write(server, chunks, detector))
-                    there = {int(id_): int(u) for id_, u in direct.rows(b"SELECT id, u FROM conflictbench.t")}
-                    if there != after:
-                        sys.exit(f"{which}, {name}: {len(there)} rows are not the {len(after)} that there should be.")
-            seconds = {which: float(np.median([each[0] for each in runs])) for which, runs in found.items()}
-            cpu = {which: float(np.median([each[1] for each in runs])) for which, runs in found.items()}
-            told = ", ".join(
-                f"{which} {len(changes) / seconds[which]:>8,.0f} rows/s and {1e6 * cpu[which] / len(changes):.2f} CPU-s/M"
-                for which in found
-            )
-            sys.stdout.write(f"end to end, {name:<26} {told}: {seconds['sets'] / seconds['DAG']:.2f}x\n")
-        direct.close()
+    direct = Session(MysqlServer("127.0.0.1", port, "root", ""))
+    detectors: dict[str, Detector] = {"DAG": Conflicts, "sets": UnionSets}
+    for name, keys in _workloads(rows).items():
+        changes, after = _history(keys)
+        chunks = _chunks(changes)
+        found: dict[str, list[tuple[float, float]]] = {which: [] for which in detectors}
+        for _ in range(pairs):
+            for which, detector in detectors.items():
+                direct.run(_CREATE)
+                with _delayed(port) as delayed:
+                    found[which].append(_write(MysqlServer("127.0.0.1", delayed, "root", ""), chunks, detector))
+                there = {int(id_): int(u) for id_, u in direct.rows(b"SELECT id, u FROM conflictbench.t")}
+                if there != after:
+                    sys.exit(f"{which}, {name}: {len(there)} rows are not the {len(after)} that there should be.")
+        seconds, cpu = ({which: np.median([run[n] for run in found[which]]) for which in found} for n in (0, 1))
+        told = ", ".join(
+            f"{which} {len(changes) / seconds[which]:>8,.0f} rows/s ({1e6 * cpu[which] / len(changes):.2f} CPU-s/M)"
+            for which in detectors
+        )
+        sys.stdout.write(f"{name:<26} {told}: {seconds['sets'] / seconds['DAG']:.2f}x\n")
+        sys.stdout.flush()
+    direct.close()
 
 
 @contextmanager
@@ -302,6 +303,7 @@ def main() -> None:
         return
     _detectors(given.rows)
     if given.port is not None:
+        sys.stdout.write(f"end to end, {_WORKERS} workers, each answer {1e3 * _DELAY_S} ms later:\n")
         _end_to_end(given.port, given.rows, given.pairs)
 
 

@@ -64,9 +64,9 @@ def _wrap_mysql(points: Points) -> None:
         with points.around("claim the DDLs" if who.dispatcher == _DDLS else "claim a dispatcher"):
             return claim(self, who)
 
-    def commit_(self: Session) -> None:
+    def commit_(self: Session, *following: Any) -> Any:
         points.inside("committing")
-        commit(self)
+        return commit(self, *following)
 
     Control.claim, Session.commit = claim_, commit_  # type: ignore[method-assign]
     for where, method, name in (

@@ -185,7 +185,7 @@ class Conflicts:
 
 
 def _parts(count: int, node: Nodes, pred: Nodes) -> Nodes:
-    """Of each of `count` nodes the first one of those that hang together with it by these edges.
+    """Say of each of `count` nodes which is the first of those that hang together with it by these edges.
 
     In rounds: each part joins the first one that it has an edge to, so that half of them are gone at least.
     """

@@ -67,7 +67,7 @@ class Schedule:
         self._give(self._conflicts.add(chunk.nodes, nodes, hashes))
 
     def take(self, worker: int) -> Batch | None:
-        """What this worker has to write next; it must say `written` of it before it takes more."""
+        """What this worker has to write next, behind all that it has taken before."""
         queue = self._queues[worker]
         if not queue:
             return None

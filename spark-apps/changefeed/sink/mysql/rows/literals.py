@@ -68,7 +68,8 @@ def joined(parts: Parts) -> pa.BinaryArray:
 
 
 def _with_nulls(parts: Parts) -> pa.BinaryArray:
-    return pc.fill_null(joined(parts) if len(parts) > 1 else parts[0].cast(pa.binary()), NULL)
+    (whole,) = parts if len(parts) == 1 else [joined(parts)]
+    return pc.fill_null(pc.cast(whole, pa.binary()), NULL)
 
 
 def _parts_of_column(column: ColumnInfo, values: pa.Array) -> Parts:
