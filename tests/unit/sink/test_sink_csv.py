@@ -17,7 +17,7 @@ from changefeed.schema.sql_type import SqlType
 from changefeed.sink.records import Records
 from changefeed.sink.storage.codec.csv import CsvFormat, encode, fingerprint, header
 from changefeed.sink.text.go_float import go_float
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_rows import CSV, STORAGE, column, make_table
 
@@ -180,6 +180,7 @@ def test_what_is_written_reads_back(rows, terminator):
     assert parsed == [["I", "t", "shop", str(number), str(number), text] for number, text in rows]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.none() | st.integers(-(2**63), 2**63 - 1), st.none() | CELLS), max_size=20),
     st.sampled_from([",", "|", "\t"]),
