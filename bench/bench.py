@@ -3,7 +3,7 @@
     bench.py                                           all cases of the suite
     bench.py --case insert-csv-scan --rows 1000000 --repeat 5
 
-Prints what each case came to and writes bench/out/bench.json (docs/design/layouts.md, Benchmark results) after each;
+Prints what each case came to and writes bench/out/bench.json (bench/measuring.md, The form of results) after each;
 what is there of cases that are not measured now stays. bench/page.py makes a page with pictures of it. The cases are
 declared in bench/cases.py.
 """
@@ -51,7 +51,14 @@ def said(result: Result) -> str:
         lines.append(f"  {name}: {figures['rows_per_s']:,.0f} rows/s, the run takes {figures['times']:g} times its CPU")
     if result.cpu_cores is not None:
         lines.append(f"  cores used: {result.cpu_cores:.2f}, in the kernel {result.kernel_cpu_cores:.2f}")
-    lags = {"file": result.file_lag_ms, "checkpoint": result.lag_ms, "resolved-ts": result.resolved_lag_ms}
+    lags = {
+        "file": result.file_lag_ms,
+        "consumer": result.consumer_lag_ms,
+        "checkpoint": result.lag_ms,
+        "resolved-ts": result.resolved_lag_ms,
+        "own row": result.own_row_lag_ms,
+        "own checkpoint": result.own_lag_ms,
+    }
     for name, lag in lags.items():
         if lag is not None:
             lines.append(f"  {name} lag, ms: " + ", ".join(f"{which} {ms:,}" for which, ms in lag.items()))

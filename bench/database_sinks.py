@@ -33,6 +33,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="changefeed-bench-") as folder, mariadb_running(Path(folder)) as database:
         found = _said("mysql_sink.py", f"--port={database.port}", f"--rows={given.rows}")
+        found += _said("mysql_conflicts.py", f"--port={database.port}", f"--rows={given.rows // 4}")
         found += _said("mysql_definitions.py", f"--port={database.port}")
     with tempfile.TemporaryDirectory(prefix="changefeed-bench-") as folder, broker_running(Path(folder)) as broker:
         create_topic(broker.cluster, "bench", _PARTITIONS, 1)

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 from measured import ROOT, Cluster, Run, changefeed_run, cluster, write_report
-from steady import Lags, Watch, file_lags, percentiles
+from readers import Arrivals, FileReader
+from steady import Watch, percentiles
 
 _DDL = Path(sys.executable).parent / "changefeed-devcluster"
 _ALTERED = "sbtest1"
@@ -51,7 +52,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     ) as upstream:
         storage = {"protocol": "csv", "csv": {"includeCommitTs": True}, "flushInterval": given.flush_interval}
         with changefeed_run(upstream, folder, storage) as run:
-            watch = Watch(run, upstream)
+            watch = Watch(run, upstream, FileReader(run))
             watch.until_caught_up()
             begins = [time.time() * 1000]
             watch.sample(given.seconds)
@@ -60,7 +61,7 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
             begins.append(time.time() * 1000)
             watch.until_caught_up()
             run.drain()
-            alone, altered = (file_lags(run, *bounds) for bounds in pairwise(begins))
+            alone, altered = (watch.reader.arrivals(*bounds) for bounds in pairwise(begins))
         verified = None if given.no_verify else run.verify()
     return {
         "name": f"ddl-lag-{given.tables}",
@@ -69,16 +70,16 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "ddls": ddls,
         "others_without_ms": _others(alone),
         "others_with_ms": _others(altered),
-        "altered_without_ms": percentiles(alone[_ALTERED]) if _ALTERED in alone else None,
-        "altered_with_ms": percentiles(altered[_ALTERED]) if _ALTERED in altered else None,
+        "altered_without_ms": percentiles(alone[_ALTERED].lags) if _ALTERED in alone else None,
+        "altered_with_ms": percentiles(altered[_ALTERED].lags) if _ALTERED in altered else None,
         "ddl_ms": percentiles(delays),
         "peak_rss_bytes": run.meter.peak_rss,
         "verified": verified,
     }
 
 
-def _others(lags: Lags) -> dict[str, int]:
-    return percentiles(np.concatenate([each for table, each in lags.items() if table != _ALTERED]))
+def _others(rows: dict[str, Arrivals]) -> dict[str, int]:
+    return percentiles(np.concatenate([each.lags for table, each in rows.items() if table != _ALTERED]))
 
 
 def table(run: dict[str, Any]) -> str:

@@ -1,11 +1,9 @@
-"""How many rows the MySQL sink writes, a second and a second of its own CPU, and what finding conflicts costs.
+"""How many rows the MySQL sink writes, a second and a second of its own CPU.
 
     bench/mysql_sink.py --port 3306 --rows 100000
 
 The server is one that may be filled: user root, no password; database `sinkbench` is made anew. The floor is the client
-library alone, with REPLACEs of as many rows whose text was made before. Then, without a server, conflict detection by
-the DAG of arrays and by union of sets: each worker has the keys of its own unwritten rows, and a row that meets those
-of two waits until all is written.
+library alone, with REPLACEs of as many rows whose text was made before.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.schema.sql_type import SqlType
 from changefeed.sink.contract import Claim, EntryId
-from changefeed.sink.mysql.order.conflicts import Conflicts
 from changefeed.sink.mysql.rows.changes import Changes
 from changefeed.sink.mysql.rows.keys import TableKeys
 from changefeed.sink.mysql.rows.statements import ChunkStatements
@@ -114,57 +111,12 @@ def _server(port: int, rows: int) -> None:
     session.close()
 
 
-def _by_dag(keys: list[np.ndarray]) -> None:
-    """Every worker writes what it was given before the next rows come."""
-    conflicts = Conflicts(_WORKERS)
-    for hashes in keys:
-        rows = np.repeat(np.arange(len(hashes)), hashes.shape[1])
-        given = conflicts.add(len(hashes), rows, hashes.reshape(-1))
-        while given:
-            given = [more for each in given for more in conflicts.written(each.nodes)]
-
-
-def _by_union_sets(keys: list[np.ndarray]) -> int:
-    """Say how often all had to be written before the next row could be given out."""
-    held: list[set[int]] = [set() for _ in range(_WORKERS)]
-    stalls, turn = 0, 0
-    for hashes in keys:
-        for row in hashes.tolist():
-            meets = [worker for worker, own in enumerate(held) if not own.isdisjoint(row)]
-            if len(meets) > 1:
-                stalls += 1
-                for own in held:
-                    own.clear()
-            turn += 1
-            held[meets[0] if len(meets) == 1 else turn % _WORKERS].update(row)
-        for own in held:
-            own.clear()
-    return stalls
-
-
-def _detectors(rows: int) -> None:
-    chosen = np.random.default_rng(5)
-    workloads = {
-        "no conflicts": np.arange(2 * rows, dtype=np.uint64).reshape(rows, 2),
-        "sysbench: ids of 100,000": chosen.integers(0, 100_000, (rows, 2), np.uint64),
-        "hot: half of 10 keys": np.where(
-            chosen.random((rows, 2)) < 0.5, chosen.integers(0, 10, (rows, 2)), chosen.integers(0, 1 << 40, (rows, 2))
-        ).astype(np.uint64),
-    }
-    for name, keys in workloads.items():
-        chunks = np.array_split(keys, max(1, rows // _CHUNK))
-        _measure(f"DAG, {name}", rows, partial(_by_dag, chunks))
-        _measure(f"sets, {name}", rows, partial(_by_union_sets, chunks))
-        sys.stdout.write(f"{'':<34} {_by_union_sets(chunks):>10,} times all waited, with the sets\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--rows", type=int, default=100_000)
     arguments = parser.parse_args()
     _server(arguments.port, arguments.rows)
-    _detectors(arguments.rows)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from measured import ROOT, bench_cluster, changefeed_run, write_report
+from readers import FileReader
 from steady import Watch, percentiles
 
 _WORKLOAD = ("--shape=update", "--how=written", "--tables=4", "--regions=4", "--rows=10000")
@@ -35,7 +36,7 @@ def measure(stores: str, given: argparse.Namespace, folder: Path) -> dict[str, A
     options = [*_WORKLOAD, f"--rate={given.rate}", f"--large={given.seconds}", *_STORES[stores]]
     with bench_cluster(options) as upstream:
         with changefeed_run(upstream, folder, _STORAGE, mode="LowLatency") as run:
-            halves = Watch(run, upstream), Watch(run, upstream)
+            halves = [Watch(run, upstream, FileReader(run)) for _ in range(2)]
             halves[0].until_caught_up()
             upstream.begin_workload()
             start_ts = int(upstream.next_line()["large"])

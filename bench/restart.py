@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cases import Case
 from measured import Run, bench_cluster, changefeed_run
+from readers import FileReader
 from results import Result
 from steady import Watch
 
@@ -23,9 +24,9 @@ def catch_up(case: Case, verify: bool) -> Result:
     ):
         folder = Path(name)
         with changefeed_run(upstream, folder, case.storage, mode=case.mode) as run:
-            Watch(run, upstream).until_caught_up()
+            Watch(run, upstream, FileReader(run)).until_caught_up()
             upstream.begin_workload()
-            Watch(run, upstream).until_caught_up()
+            Watch(run, upstream, FileReader(run)).until_caught_up()
             run.drain()
             left_ms = run.checkpoint_ms()
         time.sleep(case.seconds)  # the backlog is as long as this
@@ -75,7 +76,7 @@ def recovery(case: Case, verify: bool) -> Result:
         with changefeed_run(upstream, folder, case.storage, mode=case.mode) as run:
             run.until_published(began_ms, "it has started", _DEADLINE_S)
             started_ms = time.time() * 1000
-            Watch(run, upstream).until_caught_up()
+            Watch(run, upstream, FileReader(run)).until_caught_up()
             killed_ms = time.time() * 1000
             run.process.kill()
             run.process.wait()

@@ -1,11 +1,19 @@
-"""What one measurement came to: one shape for all cases, and the median of several."""
+"""What one measurement came to: one shape for all cases, the median of several, and the report that has them.
+
+bench/measuring.md has the form of a report (The form of results); `read` accepts no other.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 @dataclass(frozen=True)
@@ -15,9 +23,12 @@ class Result:
     CPU is of all processes of the run, without the upstream: `_s_per_mrow` seconds a million rows, `_cores` seconds a
     second. `marginal` is of the rows alone: what twice the rows took longer, so that the start is not in it.
     `peak_memory_bytes` is of all processes when they had most: `own` and `shared` (the realtime buffer), and what is
-    `mapped` of files, which the kernel can drop. `lag_ms` is the checkpoint's in the sink, `file_lag_ms` is each row's
-    from its commit to its file.
+    `mapped` of files, which the kernel can drop. `lag_ms` is the checkpoint's in the sink; `file_lag_ms` is each row's
+    from its commit to its file, `consumer_lag_ms` to a consumer of its topic. `own_*`: of these, what came after the
+    upstream's resolved-ts that let the row, or the checkpoint, pass. `commit`, `cpu`: what was measured, and on what.
     """
+
+    __pydantic_config__ = _STRICT
 
     name: str
     kind: str
@@ -45,12 +56,49 @@ class Result:
     lag_ms: dict[str, int] | None = None
     resolved_lag_ms: dict[str, int] | None = None
     file_lag_ms: dict[str, int] | None = None
+    consumer_lag_ms: dict[str, int] | None = None
+    own_row_lag_ms: dict[str, int] | None = None
+    own_lag_ms: dict[str, int] | None = None
+    resolved_every_s: float | None = None
     seconds: dict[str, float] | None = None
     live_multiple: float | None = None
+    commit: str | None = None
+    cpu: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Leave out what the case does not have; `verified` is always there."""
         return {name: value for name, value in asdict(self).items() if value is not None or name == "verified"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the report was written, and by which versions."""
+
+    __pydantic_config__ = _STRICT
+
+    cpu: str
+    cores: int
+    mem_bytes: int
+    python: str
+    java: str
+    spark: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What bench/bench.py writes."""
+
+    __pydantic_config__ = _STRICT
+
+    schema: Literal[1]
+    commit: str
+    machine: Machine
+    runs: list[Result]
+
+
+def read(report: Path) -> Report:
+    """Raises pydantic.ValidationError, which names what is missing, unknown, or of another type."""
+    return TypeAdapter(Report).validate_json(report.read_bytes())
 
 
 def median(results: Sequence[Result]) -> Result:

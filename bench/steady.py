@@ -1,8 +1,7 @@
 """How far a changefeed is behind a steady workload, and what it uses meanwhile.
 
-A row's file lag: from its commit to its file, as the file system dates the file. Checkpoint lag: the present less the
-checkpoint in `metadata`, as a reader of the sink meets it. Resolved-ts lag: what `/metrics` says of the owner's. All by
-the one clock of this machine.
+Lags of rows and of the checkpoint are as bench/readers.py meets them. Checkpoint lag: the present less the checkpoint.
+Resolved-ts lag: what `/metrics` says of the owner's.
 """
 
 from __future__ import annotations
@@ -11,26 +10,26 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import polars as pl
 from cases import Case
 from measured import ROOT, Cluster, Location, Run, bench_cluster, changefeed_run, disk
+from readers import FileReader, Reader, Times, TopicReader, own_lags, own_row_lags
 from results import Result
 
 sys.path.insert(0, str(ROOT / "tests" / "integration" / "support"))
+import integration_kafka_broker as kafka
 from integration_s3_servers import BUCKET, KEY, KEY_ID, running
 
 _SAMPLE_S = 0.1
 _CATCH_UP_S = 300.0
 _WARM_UP_S = 5.0
-_COMMIT_TS = 3  # of csv
+_TOPIC, _PARTITIONS = "bench", 3
 _COUNTED = {
     "rows": "changefeed_sink_rows_total",
     "files": "changefeed_sink_files_total",
@@ -39,16 +38,13 @@ _COUNTED = {
 }
 
 
-Lags = dict[str, npt.NDArray[np.float64]]
-"""Table -> ms from commit to file, a row each."""
-
-
 @dataclass
 class Watch:
     """Lags in ms, sampled; what was counted and used in between."""
 
     run: Run
     upstream: Cluster
+    reader: Reader
     resolved_ms: list[float] = field(default_factory=list)
     checkpoint_ms: list[float] = field(default_factory=list)
 
@@ -57,7 +53,8 @@ class Watch:
         normal = "changefeed_owner_state_info"
         self.run.until(lambda: self.run.meter.metric(normal, "Normal"), "it is Normal", _CATCH_UP_S)
         for _ in range(2):
-            self.run.until_published(time.time() * 1000, "it has caught up", _CATCH_UP_S)
+            now_ms = time.time() * 1000
+            self.run.until(lambda: self.reader.checkpoint_ms() >= now_ms, "it has caught up", _CATCH_UP_S)  # noqa: B023
 
     def sample(self, seconds: float) -> dict[str, float]:
         """Watch for so long; what was used and made a second, by name."""
@@ -65,7 +62,7 @@ class Watch:
         while time.monotonic() - began < seconds:
             time.sleep(_SAMPLE_S)
             self.resolved_ms.append(1000 * self.run.meter.metric("changefeed_owner_resolved_ts_lag_seconds"))
-            self.checkpoint_ms.append(time.time() * 1000 - self.run.checkpoint_ms())
+            self.checkpoint_ms.append(time.time() * 1000 - self.reader.checkpoint_ms())
         after, took = self._counts(), time.monotonic() - began
         return {name: (count - before.get(name, 0.0)) / took for name, count in after.items()}
 
@@ -79,40 +76,79 @@ class Watch:
         return counted | {f"cpu {stage}": seconds for stage, seconds in meter.stages().items()}
 
 
+@dataclass(frozen=True)
+class Sink:
+    """Where a case's rows go. `spec`: of the resource, beside what all cases have; `topic`: None, it is a storage."""
+
+    location: Location
+    spec: dict[str, Any] = field(default_factory=dict)
+    topic: TopicReader | None = None
+
+    def reader(self, run: Run) -> Reader:
+        return self.topic or FileReader(run)
+
+
 @contextmanager
-def location_of(case: Case, folder: Path) -> Iterator[Location]:
-    """Give a location below `folder`, or a bucket of a server of its own."""
+def sink_of(case: Case, folder: Path) -> Iterator[Sink]:
+    """Give a folder, a bucket or a topic; the latter two of a server of its own."""
     if case.store == "disk":
-        yield disk(folder)
-        return
-    os.environ.update(AWS_ACCESS_KEY_ID=KEY_ID, AWS_SECRET_ACCESS_KEY=KEY)
-    with running("versitygw", folder / "server" / "data") as server:
-        yield Location(server.folder / BUCKET, server.uri)
+        yield Sink(disk(folder))
+    elif case.store == "s3":
+        os.environ.update(AWS_ACCESS_KEY_ID=KEY_ID, AWS_SECRET_ACCESS_KEY=KEY)
+        with running("versitygw", folder / "server" / "data") as server:
+            yield Sink(Location(server.folder / BUCKET, server.uri))
+    else:
+        (folder / "broker").mkdir()
+        with kafka.running(folder / "broker") as broker:
+            kafka.made_topic(broker.cluster, _TOPIC, _PARTITIONS)
+            options = {"protocol": "canal-json", "canalJson": {"enableTidbExtension": True}}
+            section = {"uri": f"kafka://{broker.cluster.brokers}/{_TOPIC}", "partitionNum": _PARTITIONS, **options}
+            with TopicReader(broker.cluster.brokers, _TOPIC, _PARTITIONS).reading() as topic:
+                yield Sink(disk(folder), {"sink": {"kafka": section}}, topic)
 
 
 def steady(case: Case, verify: bool) -> Result:
     """One run, from its start to its drain, with the figures of the time in which it was watched."""
     with (
         tempfile.TemporaryDirectory(prefix="changefeed-bench-") as name,
-        location_of(case, Path(name)) as location,
-        bench_cluster([*case.upstream(case.rows), f"--rate={case.rate}"]) as upstream,
+        sink_of(case, Path(name)) as sink,
+        bench_cluster(
+            [*case.upstream(case.rows), f"--rate={case.rate}", f"--min-ts-interval={case.resolved_s}"]
+        ) as upstream,
     ):
-        with changefeed_run(upstream, Path(name), case.storage, location=location, mode=case.mode) as run:
-            watch = Watch(run, upstream)
+        with changefeed_run(
+            upstream, Path(name), case.storage, location=sink.location, mode=case.mode, **sink.spec
+        ) as run:
+            watch = Watch(run, upstream, sink.reader(run))
             watch.until_caught_up()
             if case.rate:
                 upstream.begin_workload()
                 time.sleep(_WARM_UP_S)
                 watch.until_caught_up()
-            window = [time.time() * 1000]
+            after_ms = time.time() * 1000
             rates = watch.sample(case.seconds)
-            window.append(time.time() * 1000)
+            until_ms = time.time() * 1000
             if case.rate:
                 upstream.end_workload()
             run.drain()
         verified = run.verify() if verify else None
-        lags = file_lags(run, *window)
-    return _result(case, run, watch, rates, verified, np.concatenate([*lags.values(), np.empty(0)]))
+        row_lags = _row_lags(case, watch.reader, after_ms, until_ms)
+    return _result(case, run, watch, rates, verified, row_lags)
+
+
+def _row_lags(case: Case, reader: Reader, after_ms: float, until_ms: float) -> dict[str, dict[str, int]]:
+    """What `Result` has of rows, and of the changefeed's own share."""
+    arrivals = reader.arrivals(after_ms, until_ms).values()
+    which = "consumer_lag_ms" if case.store == "kafka" else "file_lag_ms"
+    found = {which: _joined(each.lags for each in arrivals)}
+    if case.mode == "LowLatency" and case.resolved_s >= 1.0:  # so each resolved-ts becomes a checkpoint
+        found["own_row_lag_ms"] = _joined(own_row_lags(each, reader.published) for each in arrivals)
+        found["own_lag_ms"] = own_lags(reader.published, after_ms, until_ms)
+    return {name: percentiles(lags) for name, lags in found.items() if len(lags)}
+
+
+def _joined(lags: Iterable[Times]) -> Times:
+    return np.concatenate([*lags, np.empty(0)])
 
 
 def _result(
@@ -121,7 +157,7 @@ def _result(
     watch: Watch,
     rates: dict[str, float],
     verified: bool | None,
-    file_lags: npt.NDArray[np.float64],
+    row_lags: dict[str, dict[str, int]],
 ) -> Result:
     stages = {name.removeprefix("cpu "): rate for name, rate in rates.items() if name.startswith("cpu ")}
     made = ("files", "segments", "plans", "log_records")
@@ -139,24 +175,11 @@ def _result(
         made_per_s={name: round(rates[name], 2) for name in made},
         lag_ms=percentiles(watch.checkpoint_ms),
         resolved_lag_ms=percentiles(watch.resolved_ms),
-        file_lag_ms=percentiles(file_lags) if len(file_lags) else None,
+        resolved_every_s=case.resolved_s,
         peak_rss_bytes=run.meter.peak_rss,
         peak_memory_bytes=run.meter.peak_memory._asdict(),
+        **row_lags,
     )
-
-
-def file_lags(run: Run, after_ms: float, until_ms: float) -> Lags:
-    """Return the lags of the rows committed in between, Unix ms. The files are csv's."""
-    found: dict[str, list[npt.NDArray[np.float64]]] = {}
-    for path in run.data_files():
-        if not path.stat().st_size:
-            continue  # it has no rows
-        column = pl.read_csv(path, has_header=False, columns=[_COMMIT_TS], infer_schema=False).to_series()
-        committed = (column.cast(pl.UInt64).to_numpy() >> 18).astype(np.float64)
-        inside = committed[(committed >= after_ms) & (committed < until_ms)]
-        table = path.relative_to(run.location.folder / "lake").parts[1]
-        found.setdefault(table, []).append(path.stat().st_ctime * 1000 - inside)  # when it got its name
-    return {table: np.concatenate(lags) for table, lags in found.items()}
 
 
 def percentiles(samples: Any) -> dict[str, int]:

@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
+from .cluster import LocalCluster
 from .ddl.requests import do_ddl
 from .pd.heartbeats import INTERVAL_S
 from .pd.regions import ELECTION_S, Region
-
-if TYPE_CHECKING:
-    from .server import DevCluster
 
 _SERVICE = "devcluster.Control"
 HARM_METHOD, DDL_METHOD = f"/{_SERVICE}/Harm", f"/{_SERVICE}/Ddl"
@@ -26,10 +24,10 @@ Arguments = Mapping[str, Any]
 Answer = dict[str, Any]
 
 
-def control_handler(cluster: DevCluster) -> grpc.GenericRpcHandler:
+def control_handler(cluster: LocalCluster) -> grpc.GenericRpcHandler:
     """The service, to be added to PD's server."""
 
-    def method(do: Callable[[DevCluster, str, Arguments], Answer]) -> grpc.RpcMethodHandler[bytes, bytes]:
+    def method(do: Callable[[LocalCluster, str, Arguments], Answer]) -> grpc.RpcMethodHandler[bytes, bytes]:
         async def answered(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
             try:
                 request = json.loads(body)
@@ -44,7 +42,7 @@ def control_handler(cluster: DevCluster) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(_SERVICE, {"Harm": method(do_harm), "Ddl": method(do_ddl)})
 
 
-def do_harm(cluster: DevCluster, action: str, arguments: Arguments) -> Answer:
+def do_harm(cluster: LocalCluster, action: str, arguments: Arguments) -> Answer:
     """Raises ValueError for an unknown or wrong request."""
     do = _ACTIONS.get(action)
     if do is None:
@@ -55,44 +53,44 @@ def do_harm(cluster: DevCluster, action: str, arguments: Arguments) -> Answer:
         raise ValueError(f"harm {action!r} lacks or has a wrong argument: {error}") from error
 
 
-def _regions(cluster: DevCluster, given: Arguments) -> Answer:
+def _regions(cluster: LocalCluster, given: Arguments) -> Answer:
     return _described(*cluster.regions.all())
 
 
-def _split(cluster: DevCluster, given: Arguments) -> Answer:
+def _split(cluster: LocalCluster, given: Arguments) -> Answer:
     return _described(*cluster.split(bytes.fromhex(given["key"])))
 
 
-def _merge(cluster: DevCluster, given: Arguments) -> Answer:
+def _merge(cluster: LocalCluster, given: Arguments) -> Answer:
     return _described(cluster.merge(int(given["left"]), int(given["right"])))
 
 
-def _transfer(cluster: DevCluster, given: Arguments) -> Answer:
+def _transfer(cluster: LocalCluster, given: Arguments) -> Answer:
     return _described(cluster.transfer(int(given["region"]), int(given["store"])))
 
 
-def _cut(cluster: DevCluster, given: Arguments) -> None:
+def _cut(cluster: LocalCluster, given: Arguments) -> None:
     cluster.cut(given.get("store"), int(given.get("messages", 0)))
 
 
-def _kill(cluster: DevCluster, given: Arguments) -> None:
+def _kill(cluster: LocalCluster, given: Arguments) -> None:
     cluster.kill(int(given["store"]), _seconds(given), float(given.get("election", ELECTION_S)))
 
 
-def _freeze_pd(cluster: DevCluster, given: Arguments) -> None:
+def _freeze_pd(cluster: LocalCluster, given: Arguments) -> None:
     cluster.freeze_pd(_seconds(given))
 
 
-def _restart_pd(cluster: DevCluster, given: Arguments) -> None:
+def _restart_pd(cluster: LocalCluster, given: Arguments) -> None:
     """Once this has been answered, on a connection that it breaks."""
     cluster.restart_pd(float(given.get("heartbeat", INTERVAL_S)), _ANSWERED_S)
 
 
-def _upgrade(cluster: DevCluster, given: Arguments) -> None:
+def _upgrade(cluster: LocalCluster, given: Arguments) -> None:
     cluster.upgrade(given.get("store"))
 
 
-def _watermark(cluster: DevCluster, given: Arguments) -> Answer:
+def _watermark(cluster: LocalCluster, given: Arguments) -> Answer:
     gate, requests = cluster.watermarks.gate, cluster.watermarks.statuses.requests
     return {
         "stores": [
@@ -102,39 +100,39 @@ def _watermark(cluster: DevCluster, given: Arguments) -> Answer:
     }
 
 
-def _stall(cluster: DevCluster, given: Arguments) -> None:
+def _stall(cluster: LocalCluster, given: Arguments) -> None:
     cluster.stall(_seconds(given), given.get("store"))
 
 
-def _stall_region(cluster: DevCluster, given: Arguments) -> None:
+def _stall_region(cluster: LocalCluster, given: Arguments) -> None:
     cluster.stall_region(int(given["region"]), _seconds(given))
 
 
-def _delay(cluster: DevCluster, given: Arguments) -> None:
+def _delay(cluster: LocalCluster, given: Arguments) -> None:
     cluster.delay(float(given["by"]), _seconds(given), given.get("store"))
 
 
-def _slow_scans(cluster: DevCluster, given: Arguments) -> None:
+def _slow_scans(cluster: LocalCluster, given: Arguments) -> None:
     cluster.slow_scans(float(given["bytes_per_second"]), _seconds(given), given.get("store"))
 
 
-def _congest(cluster: DevCluster, given: Arguments) -> None:
+def _congest(cluster: LocalCluster, given: Arguments) -> None:
     cluster.congest(_seconds(given), given.get("store"))
 
 
-def _repeat(cluster: DevCluster, given: Arguments) -> None:
+def _repeat(cluster: LocalCluster, given: Arguments) -> None:
     cluster.repeat(_seconds(given))
 
 
-def _reorder(cluster: DevCluster, given: Arguments) -> None:
+def _reorder(cluster: LocalCluster, given: Arguments) -> None:
     cluster.reorder(_seconds(given))
 
 
-def _lock(cluster: DevCluster, given: Arguments) -> Answer:
+def _lock(cluster: LocalCluster, given: Arguments) -> Answer:
     return {"start_ts": str(cluster.lock(bytes.fromhex(given["key"]), _seconds(given)))}
 
 
-def _abandon(cluster: DevCluster, given: Arguments) -> Answer:
+def _abandon(cluster: LocalCluster, given: Arguments) -> Answer:
     key = bytes.fromhex(given["key"])
     if given.get("committed"):
         start_ts, commit_ts = cluster.abandon_secondary(key)
@@ -142,11 +140,11 @@ def _abandon(cluster: DevCluster, given: Arguments) -> Answer:
     return {"start_ts": str(cluster.hold_lock(key, int(given.get("ttl_ms", 0))))}
 
 
-def _heal(cluster: DevCluster, given: Arguments) -> None:
+def _heal(cluster: LocalCluster, given: Arguments) -> None:
     cluster.heal()
 
 
-_ACTIONS: dict[str, Callable[[DevCluster, Arguments], Answer | None]] = {
+_ACTIONS: dict[str, Callable[[LocalCluster, Arguments], Answer | None]] = {
     "regions": _regions,
     "split": _split,
     "merge": _merge,

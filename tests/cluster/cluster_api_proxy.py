@@ -66,7 +66,7 @@ class Request:
 
     @property
     def _parts(self) -> list[str]:
-        """Of the path, from the resource's plural on."""
+        """The parts of the path, from the resource's plural on."""
         parts = urlsplit(self.target).path.strip("/").split("/")
         rest = parts[2:] if parts[0] == "api" else parts[3:]
         return rest[2:] if rest[:1] == ["namespaces"] and len(rest) > 2 else rest

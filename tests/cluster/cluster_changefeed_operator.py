@@ -74,7 +74,7 @@ class ChangefeedOperator:
 
     @property
     def log(self) -> str:
-        """Of all its processes, the oldest first."""
+        """The log of all its processes, the oldest first."""
         file = self._log_file
         return file.read_text() if file.exists() else ""
 
@@ -139,7 +139,7 @@ class ChangefeedOperator:
         return self._port
 
     def page(self, path: str) -> str:
-        """Of the page for people, when it was started with `--web-address`."""
+        """Return the page for people, when it was started with `--web-address`."""
         said = re.search(r'"web_port": (\d+)', self.log[self._started_at :])
         assert said, "it serves no page"
         with urlopen(f"http://127.0.0.1:{said[1]}/{path}", timeout=10.0) as answer:

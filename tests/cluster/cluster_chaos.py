@@ -96,9 +96,9 @@ class Chaos:
         """(plural, path, object) of what belongs to changefeeds there."""
         found = []
         for plural in (*_CORE, *_GROUPS):
-            place = namespace.core(plural) if plural in _CORE else namespace.of(_GROUPS[plural], plural)
-            items = self.cluster.api.items(place, _OPERATORS)
-            found += [(plural, f"{place}/{item['metadata']['name']}", item) for item in items]
+            path = namespace.core(plural) if plural in _CORE else namespace.of(_GROUPS[plural], plural)
+            items = self.cluster.api.items(path, _OPERATORS)
+            found += [(plural, f"{path}/{item['metadata']['name']}", item) for item in items]
         return sorted(found, key=lambda child: child[1])
 
     def edit(self) -> str:
@@ -145,10 +145,10 @@ class Chaos:
 
     def forbid(self) -> str:
         namespace = self.rng.choice(self.namespaces)
-        place = namespace.of(_RBAC, "rolebindings")
-        bindings = [each for each in self.cluster.api.items(place, f"app.kubernetes.io/instance={RELEASE}") if each]
+        path = namespace.of(_RBAC, "rolebindings")
+        bindings = [each for each in self.cluster.api.items(path, f"app.kubernetes.io/instance={RELEASE}") if each]
         for binding in bindings:
-            self.cluster.api.delete(f"{place}/{binding['metadata']['name']}")
+            self.cluster.api.delete(f"{path}/{binding['metadata']['name']}")
         self._pause(3.0, 10.0)
         if self.rng.random() < 0.5:
             self._restart(jump_s=0.0)
@@ -156,16 +156,16 @@ class Chaos:
         for binding in bindings:
             for gone in ("resourceVersion", "uid", "creationTimestamp", "managedFields"):
                 binding["metadata"].pop(gone, None)
-            self.cluster.api.create(place, binding)
+            self.cluster.api.create(path, binding)
         return f"{namespace.name}, {len(bindings)} bindings"
 
     def quota(self) -> str:
         namespace = self.rng.choice(self.namespaces)
-        place = namespace.core("resourcequotas")
-        self.cluster.api.create(place, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+        path = namespace.core("resourcequotas")
+        self.cluster.api.create(path, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
         self.kill_driver()
         self._pause(5.0, 10.0)
-        self.cluster.api.delete(f"{place}/none")
+        self.cluster.api.delete(f"{path}/none")
         return namespace.name
 
     def registry(self) -> str:

@@ -77,7 +77,7 @@ def _is_in_network(pod: Json) -> bool:
 
 
 def _chains(policies: Sequence[Json], pods: Sequence[Json], namespaces: Mapping[str, Json]) -> Iterator[str]:
-    """Of iptables-restore: both gates anew, and each pod's chains, named for its address."""
+    """Yield lines for iptables-restore: both gates anew, and each pod's chains, named for its address."""
     gates = [f"--append {gate} {_KNOWN}" for gate in _GATES]
     rules: list[str] = []
     for gate in _GATES:
@@ -107,7 +107,7 @@ def _is_of(policy: Json, pod: Json, gate: str) -> bool:
 def _matches(
     policies: Sequence[Json], gate: str, pod: Json, pods: Sequence[Json], namespaces: Mapping[str, Json]
 ) -> Iterator[str]:
-    """Of each packet that one of the policies lets through."""
+    """Yield matches for each packet that one of the policies lets through."""
     for policy in policies:
         for rule in policy["spec"].get(gate, ()):
             ports = list(_ports(rule, pod))

@@ -31,7 +31,7 @@ def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = READ
 
 
 def free_ports(count: int) -> list[int]:
-    """Of 127.0.0.1, all different."""
+    """Return free ports of 127.0.0.1, all different."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [int(probe.getsockname()[1]) for probe in probes]

@@ -298,13 +298,13 @@ class Demo:
         return done
 
     def pods(self, role: str = "") -> list[dict[str, Any]]:
-        """Of the changefeed; `role`: driver or executor."""
+        """Return the changefeed's pods; `role`: driver or executor."""
         labels = "changefeed.dev/name=demo" + (f",spark-role={role}" if role else "")
         found = self.namespace.api.items(self.namespace.core("pods"), labels)
         return [pod for pod in found if pod["metadata"].get("deletionTimestamp") is None]
 
     def log_records(self) -> list[dict[str, Any]]:
-        """Of the transaction log, those not yet folded, oldest first."""
+        """Return the records of the transaction log that are not yet folded, oldest first."""
         files = sorted(self.store.folder.glob(f"cdc-state/{self.namespace.name}/demo/*/log/*.json"))
         records = []
         for file in files:

@@ -124,7 +124,7 @@ class Store:
                 blob.unlink()
 
     def _blobs_of(self, digest: str) -> Iterator[Path]:
-        """Of a manifest, or of an index with its manifests."""
+        """Yield the blobs of a manifest, or of an index with its manifests."""
         yield self.blob(digest)
         described = json.loads(self.blob(digest).read_bytes())
         for manifest in described.get("manifests", ()):

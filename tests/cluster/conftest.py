@@ -168,7 +168,7 @@ def crd(cluster: ControlPlane) -> None:
 
 @pytest.fixture(scope="session")
 def history(cluster: ControlPlane, crd: None) -> Iterator[History]:
-    """Of all Changefeeds."""
+    """The history of all Changefeeds."""
     with History(cluster.api, f"{CHANGEFEEDS}/changefeeds") as watched:
         yield watched
 

@@ -40,7 +40,7 @@ def _image(layout: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _files(layout: Path, most_bytes: int = _OURS_BYTES) -> Iterator[tarfile.TarInfo]:
-    """Of the layers up to that size."""
+    """Yield the files of the layers up to that size."""
     manifest, _ = _image(layout)
     for layer in manifest["layers"]:
         if layer["size"] <= most_bytes:

@@ -54,7 +54,7 @@ def running(namespace: Namespace, forked: ForkedOperator, feeds: Feeds, spark: P
 
 
 def _paths(namespace: Namespace, feeds: Feeds) -> dict[str, str]:
-    """Of the children, by kind."""
+    """Return the paths of the children, by kind."""
     application = feeds.application("orders")
     assert application is not None
     return {
@@ -196,7 +196,7 @@ def _uid(found: Manifest | None) -> str:
 
 
 def _repaired(namespace: Namespace) -> dict[str, str]:
-    """Of what kind an event says that it was repaired, and what it says."""
+    """Return what an event says of each kind that was repaired."""
     events = namespace.api.items(namespace.core("events"))
     messages = [str(event["message"]) for event in events if event["reason"] == "ChildRepaired"]
     return {message.partition(" ")[0]: message for message in messages}

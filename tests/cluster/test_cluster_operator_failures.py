@@ -149,7 +149,7 @@ def _time(text: str) -> float:
 
 
 def _check(status: Status, way: Way) -> None:
-    """Of an attempt that has failed."""
+    """Check the status after an attempt that has failed."""
     error = status["lastError"]
     ready = next(found for found in status["conditions"] if found["type"] == "Ready")
     assert (status["state"], ready["status"], ready["reason"]) == ("Warning", "False", "BackOff")

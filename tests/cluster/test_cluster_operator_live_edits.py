@@ -44,7 +44,7 @@ def running(operator: ChangefeedOperator) -> ChangefeedOperator:
 
 
 def _pods(namespace: Namespace) -> dict[str, str]:
-    """Of all changefeeds, and their applications: uids by name."""
+    """Return the uids of the pods of all changefeeds, and of their applications, by name."""
     found = namespace.api.items(namespace.core("pods"), "changefeed.dev/name")
     found += namespace.api.items(namespace.applications(), "changefeed.dev/name")
     return {item["metadata"]["name"]: item["metadata"]["uid"] for item in found}

@@ -131,7 +131,7 @@ def _configs(namespace: Namespace) -> set[str]:
 
 
 def _fields(namespace: Namespace) -> set[str]:
-    """Of the spec, as the API server knows it; empty while it says nothing of the kind."""
+    """Return the fields of the spec, as the API server knows it; empty while it says nothing of the kind."""
     answer = namespace.api.request("GET", "/openapi/v3/apis/changefeed.dev/v1alpha1")
     if answer.status != 200:
         return set()

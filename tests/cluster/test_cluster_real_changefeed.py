@@ -210,7 +210,7 @@ def test_an_edit_restarts_it_only_where_it_must(demo: Demo) -> None:
 
 
 def _lives(demo: Demo) -> dict[str, tuple[str, int]]:
-    """Of each pod: its uid, and how often its containers were restarted."""
+    """Return each pod's uid, and how often its containers were restarted."""
     return {
         pod["metadata"]["name"]: (
             pod["metadata"]["uid"],

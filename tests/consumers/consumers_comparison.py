@@ -29,7 +29,7 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one reading of a format. `errors`: by what could not be read, "" where nothing could."""
+    """The verdict on one reading of a format. `errors`: by what could not be read, "" where nothing could."""
 
     answer: Answer
     wrong: tuple[Wrong, ...]
@@ -44,7 +44,7 @@ def judged(lake: Lake, answer: Answer) -> Verdict:
     parts = lake.parts[answer.of]
     errors: dict[str, str] = {}
     for key, said in answer.errors.items():
-        is_empty = not parts[key].place.is_file() and not parts[key].files("**/CDC0*", but_empty=True)
+        is_empty = not parts[key].folder.is_file() and not parts[key].files("**/CDC0*", but_empty=True)
         what = "a file of zero bytes" if is_empty else f"`{key[0]}`"
         errors.setdefault("" if len(answer.errors) == len(parts) else what, said)
     return Verdict(answer, tuple(dict.fromkeys(_differences(lake, answer))), errors)

@@ -193,14 +193,14 @@ class History:
         return table
 
     def ignored(self) -> NamedTable:
-        """Of which nothing is written: a file that is planned for it has zero bytes."""
+        """Make a table of which nothing is written: a file that is planned for it has zero bytes."""
         table = self.create("ignored")
         self.insert(table, {"id": 1, "t": "one"})
         return table
 
 
 def is_zero(kind: Kind, value: Any) -> bool:
-    """Of dates, a text stands for one that has a part of 0."""
+    """Tell whether a date has a part of 0, for which a text stands."""
     return isinstance(value, str) and kind.sql.startswith(("date", "timestamp"))
 
 
@@ -277,13 +277,13 @@ def files(folder: Path, name: str, table: NamedTable) -> tuple[int, dict[str, Pa
     emptied = max((each["TableVersion"] for each in schemas if each["Type"] in GONE), default=0)
     parts: dict[str, Part] = {}
     for each in sorted(schemas, key=lambda each: each["TableVersion"]):
-        place = folder / str(each["TableVersion"])
+        found = folder / str(each["TableVersion"])
         names = [c["ColumnName"] for c in each["TableColumns"] if c.get("ColumnVirtual") != "true"]
         columns = tuple(Column(column, SQL[name][column]) for column in names)
-        if each["TableVersion"] < emptied or not place.exists():
+        if each["TableVersion"] < emptied or not found.exists():
             continue
-        places = [place] if not table.info.partitions else [place / str(id_) for id_ in table.physical_ids]
-        parts |= {str(part.relative_to(folder)): Part(part, columns) for part in places if part.exists()}
+        folders = [found] if not table.info.partitions else [found / str(id_) for id_ in table.physical_ids]
+        parts |= {str(part.relative_to(folder)): Part(part, columns) for part in folders if part.exists()}
     return emptied, parts
 
 

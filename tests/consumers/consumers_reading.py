@@ -62,16 +62,16 @@ class Part:
     metadata file. `columns`: that rows have, in order.
     """
 
-    place: Path
+    folder: Path
     columns: tuple[Column, ...]
 
     def files(self, pattern: str, but_empty: bool = False) -> list[str]:
         """For readers that take no pattern. `but_empty`: those of zero bytes are left out."""
-        return [str(path) for path in sorted(self.place.glob(pattern)) if not but_empty or path.stat().st_size]
+        return [str(path) for path in sorted(self.folder.glob(pattern)) if not but_empty or path.stat().st_size]
 
     @property
     def fields(self) -> list[str]:
-        """Of a line of csv."""
+        """The fields of a line of csv."""
         return [*META, *(column.name for column in self.columns)]
 
 
@@ -106,7 +106,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one reading. `rows`: of each part; `error`: why there are none."""
+    """The answer of one reading. `rows`: of each part; `error`: why there are none."""
 
     of: str
     setting: str

@@ -43,7 +43,7 @@ class Form:
     read: Callable[[Column, Any], Any]
 
     def changed(self, column: Column, pairs: Sequence[Changed]) -> list[Changed]:
-        """Of what is meant and what the decoder found: what would be read as something else."""
+        """Return what would be read as something else, of what is meant and what the decoder found."""
         read = [Changed(meant, self._read(column, found)) for meant, found in pairs]
         return list(dict.fromkeys(each for each in read if each.found != each.meant))
 
@@ -156,7 +156,7 @@ def _index(column: Column, found: Any) -> str:
 
 
 def _set(column: Column, found: Any) -> str:
-    return ",".join(name for place, name in enumerate(_elements(column)) if int(found) >> place & 1)
+    return ",".join(name for bit, name in enumerate(_elements(column)) if int(found) >> bit & 1)
 
 
 def _elements(column: Column) -> list[str]:

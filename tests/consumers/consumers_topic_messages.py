@@ -34,7 +34,7 @@ Row = dict[str, Any]
 class Told(NamedTuple):
     """`rows`: of each message, or why it can't be read; `doubles`: by a decoder that has all numbers as doubles.
     `wire`: what its schema says that a column is, if it has one.
-    `types`: what is said of the upstream's type, by column and by place; of each message that says it.
+    `types`: what is said of the upstream's type, by column and by index; of each message that says it.
     """
 
     rows: list[Row | Unreadable]

@@ -73,7 +73,7 @@ class Readers:
         return folder
 
     def partitions(self, topic: str) -> list[tuple[int, int]]:
-        """Of each message: its partition, and the one that a producer in Java would choose by its key."""
+        """Return each message's partition, and the one that a producer in Java would choose by its key."""
         command = [java_tool("java"), "-cp", self._java(), "TopicReader", self.topics.broker.cluster.brokers, topic]
         lines = checked(command, f"reading {topic}", READ_S).decode().splitlines()
         return [(int(ours), int(theirs)) for ours, theirs in map(str.split, lines)]
@@ -95,7 +95,7 @@ def flink_type(reading: Reading, column: Column) -> str:
 
 
 def _changed(changes: Sequence[Change]) -> Row | Unreadable:
-    """Of an insert."""
+    """Return the row of an insert."""
     ((kind, row),) = changes or [("nothing", {})]
     return row if kind == "+I" else Unreadable(f"reads {kind}")
 

@@ -52,7 +52,7 @@ _TYPES = """## What a message says of the type
 - avro: `tidb_type` in the field's `connect.parameters`.
 
 """
-#: What is said, of which protocol, its place in `Told.types`, and whether with `contentCompatible`.
+#: What is said, of which protocol, its index in `Told.types`, and whether with `contentCompatible`.
 _SAYING = (
     ("canal-json `mysqlType`", CANAL, 0, False),
     ("with `contentCompatible`", CANAL, 0, True),
@@ -65,7 +65,7 @@ _SAYING = (
 
 
 class Cell(NamedTuple):
-    """Of a type and a protocol. `doubles`, `sure`: of what is changed only there."""
+    """The cell of a type and a protocol. `doubles`, `sure`: of what is changed only there."""
 
     wire: str
     form: Form
@@ -104,7 +104,7 @@ def reference() -> str:
 
 
 def cells(given: Tested, read: Told) -> list[Cell]:
-    """Of each kind."""
+    """Return the cell of each kind."""
     return [_cell(given, read, column, sure) for _, column, sure in given.columns]
 
 
@@ -166,7 +166,7 @@ def _difference(given: Tested, before: Sequence[Cell], after: Sequence[Cell]) ->
 
 def _types(given: Tested, types: Sequence[tuple[str, Any, int]]) -> list[tuple[str, list[str]]]:
     return [
-        (kind.label, [", ".join(dict.fromkeys(each[column.name][place] for each in of)) for _, of, place in types])
+        (kind.label, [", ".join(dict.fromkeys(each[column.name][index] for each in of)) for _, of, index in types])
         for kind, column, _ in given.columns
     ]
 

@@ -112,7 +112,7 @@ class Tested:
 
     @property
     def columns(self) -> tuple[tuple[Kind, Column, Column], ...]:
-        """Of each kind: the one that may be NULL, and the one that may not."""
+        """The columns of each kind: the one that may be NULL, and the one that may not."""
         named = enumerate(self.kinds)
         return tuple((k, replace(k.column, name=f"c{n}"), replace(k.column, name=f"n{n}")) for n, k in named)
 
@@ -132,16 +132,16 @@ def table_of(kinds: tuple[Kind, ...]) -> Tested:
 
 def _row(kinds: Sequence[Kind], number: int) -> dict[str, Any]:
     row: dict[str, Any] = {}
-    for place, kind in enumerate(kinds):
+    for n, kind in enumerate(kinds):
         value = kind.given[number] if number < len(kind.given) else None
-        row[f"c{place}"] = value
-        row[f"n{place}"] = kind.given[0] if value is None else value
+        row[f"c{n}"] = value
+        row[f"n{n}"] = kind.given[0] if value is None else value
     return row
 
 
 def _meant(kinds: Sequence[Kind], row: dict[str, Any]) -> dict[str, Any]:
-    for place, kind in enumerate(kinds):
-        for name in (f"c{place}", f"n{place}"):
+    for number, kind in enumerate(kinds):
+        for name in (f"c{number}", f"n{number}"):
             value = row[name]
             row[name] = kind.stored[value] if kind.stored and value is not None else without_zeros(value)
     return row

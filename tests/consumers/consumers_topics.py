@@ -97,10 +97,10 @@ def _write(
     expression = f"{protocol}-{name}_{{schema}}_{{table}}"
     dispatcher = {"matcher": ["*.*"], "partition": rule, "topic": expression, "index": "", "columns": []}
     more = {"cloudEvents": False, "dispatchers": [dispatcher], "largeMessages": {"option": "none"}}
-    place = KafkaEndpoint(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none")
+    endpoint = KafkaEndpoint(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none")
     patience = Patience(_PATIENCE_S)
     writer = KafkaWriter(
-        KafkaJob(place, False, False, RegistryEndpoint(server.uri)),
+        KafkaJob(endpoint, False, False, RegistryEndpoint(server.uri)),
         Surroundings(topic, folder, patience, patience, _raise),
     )
     entry = Entry(

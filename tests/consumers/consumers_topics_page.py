@@ -67,7 +67,7 @@ class _Read:
         self._told = told(written.rows.table, reading.protocol, {}).rows
 
     def cell(self, of: str) -> str:
-        """Of those rows."""
+        """Return the cell of those rows."""
         numbers = self._rows.of[of]
         refused = [read for number in numbers if isinstance(read := self._read[number], Unreadable)]
         parts = []

@@ -9,7 +9,7 @@ _SHOWN = 24
 
 
 def moment(base: str, value: Any) -> Any:
-    """Of a date or time: a clock without zone; a zone's is UTC's. What has no such value stays a text."""
+    """Return a date or time as a clock without zone; a zone's is UTC's. What has no such value stays a text."""
     if isinstance(value, str):
         return _parsed(base, value)
     if isinstance(value, datetime):

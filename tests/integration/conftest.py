@@ -53,7 +53,7 @@ def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLI
 
 
 def free_port() -> int:
-    """Of 127.0.0.1."""
+    """Return a free port of 127.0.0.1."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 

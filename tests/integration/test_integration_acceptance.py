@@ -29,9 +29,9 @@ FILE_SIZE = 4 << 20
 class Shop(World):
     """shop.orders and two more, with a changefeed to an S3 server that may refuse what is put."""
 
-    def __init__(self, cluster: DevCluster, folder: Path, proxy: FaultyProxy, place: Callable[[str], str]) -> None:
+    def __init__(self, cluster: DevCluster, folder: Path, proxy: FaultyProxy, uri_of: Callable[[str], str]) -> None:
         super().__init__(cluster, folder)
-        self.proxy, self.place = proxy, place
+        self.proxy, self.uri_of = proxy, uri_of
         columns = (NewColumn("id", "bigint"), NewColumn("name", "varchar(64)", nullable=True))
         self.tables = [self.orders, *(self.tidb.create_table("shop", name, columns) for name in ("carts", "bills"))]
         self.start_ts = self.tidb.now()
@@ -46,9 +46,9 @@ class Shop(World):
         return fault
 
     def start(self) -> Run:
-        storage = {"uri": self.place(SINK), "protocol": "csv", "flushInterval": "200ms"}
+        storage = {"uri": self.uri_of(SINK), "protocol": "csv", "flushInterval": "200ms"}
         changefeed = self.changefeed(
-            state={"uri": self.place(STATE)}, sink={"storage": storage | {"csv": {"includeCommitTs": True}}}
+            state={"uri": self.uri_of(STATE)}, sink={"storage": storage | {"csv": {"includeCommitTs": True}}}
         )
         return Run(changefeed, InProcessExecution(), RunOptions(metrics_port=0)).start()
 
@@ -110,7 +110,7 @@ async def test_ac2_and_ac3_a_ddl_is_told_when_the_rows_before_it_stand_in_all_ta
         shop.refuse = ""
         await shop.published(run, after)
     await run.drained()
-    sink = open_store(shop.place(SINK))
+    sink = open_store(shop.uri_of(SINK))
     rows = {path: commit_ts_of(sink.get(path).body) for path, _ in sink.list() if path.endswith(".csv")}
     first_put = {path: next(i for i, put in enumerate(shop.put) if put.endswith("/" + path)) for path in rows}
     told = [(path, i) for i, path in enumerate(shop.put) if "/meta/schema_" in path]

@@ -37,7 +37,7 @@ class Network:
         self.fails = 0
 
     def arenas(self, key: RunKey, _: str) -> RemoteArenas:
-        """Of a task whose machine has no puller."""
+        """Return the arenas of a task whose machine has no puller."""
         remote = RemoteArenas(key, "elsewhere")
         fetch = remote.fetch
 

@@ -17,7 +17,7 @@ from changefeed.cli.main import main
 from conftest import Changefeed, Upstream
 from integration_catalogs import PASSWORD, USER, mariadb, postgresql, write_account
 from integration_iceberg import replayed, sink, state
-from integration_java import COMPILE_S, FETCH_S, compiled, jars, java_tool
+from integration_java import COMPILE_S, FETCH_S, compiled, jars, java_tool, leaves_in
 from integration_s3_servers import KEY, KEY_ID, S3Server, write_secret
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
@@ -43,7 +43,7 @@ def rest_catalog(folder: Path) -> Iterator[str]:
     classes.mkdir()
     spark = Path(pyspark.__file__).parent / "jars"
     path = compiled(SERVER, classes, jars("iceberg-rest-1.10.0", *LIBRARIES), spark)
-    command = [java_tool("java"), "-cp", path, "RestCatalog", (folder / "warehouse").as_uri()]
+    command = [java_tool("java"), leaves_in(folder), "-cp", path, "RestCatalog", (folder / "warehouse").as_uri()]
     with (folder / "rest.log").open("wb") as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as java:
         try:
             assert java.stdout is not None

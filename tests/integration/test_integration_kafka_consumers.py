@@ -115,14 +115,14 @@ def types_of(readings: Mapping[str, Reading]) -> list[tuple[str, str]]:
 
 
 def refused(read: list[list[Change] | Refused]) -> set[int]:
-    """The places of the messages that are."""
-    return {place for place, each in enumerate(read) if isinstance(each, Refused)}
+    """The numbers of the messages that are."""
+    return {number for number, each in enumerate(read) if isinstance(each, Refused)}
 
 
 def those_of(kinds: list[str], *wanted: str) -> set[int]:
-    """The places of the messages of these kinds; there are some of each."""
+    """The numbers of the messages of these kinds; there are some of each."""
     assert set(wanted) <= set(kinds)
-    return {place for place, kind in enumerate(kinds) if kind in wanted}
+    return {number for number, kind in enumerate(kinds) if kind in wanted}
 
 
 def applied(read: list[list[Change] | Refused]) -> dict[int, Row]:
@@ -207,7 +207,7 @@ def test_connect_unwraps_debezium(
     dropped = those_of(kinds, *(["DDL", "m"] if more else []))
     for mode in ("tombstone", "rewrite"):
         read = connect.read({"delete.tombstone.handling.mode": mode}, messages)
-        assert {place for place, each in enumerate(read) if each is None} == dropped
+        assert {number for number, each in enumerate(read) if each is None} == dropped
         table: dict[int, Row] = {}
         for kind, record in zip(kinds, read, strict=True):
             if record is not None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,21 +17,27 @@ from changefeed.errors import (
     UnclearDdl,
     UnknownThing,
 )
-from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.history import Touched
 from changefeed.schema.sql.statements import Statement
-from changefeed.schema.table_info import TableInfo, parse_table_info
-from changefeed.sink.contract import Claim, Ddl
+from changefeed.sink.contract import Ddl
 from changefeed.sink.mysql import driver as mysql_driver
-from changefeed.sink.mysql.ddl_record import Subject
-from changefeed.sink.mysql.driver import MysqlDriver
-from changefeed.sink.mysql.index_builds import Build, IndexBuilds
 from changefeed.sink.mysql.server import Session
-from changefeed.sink.mysql.syncpoint import SyncpointStatements
-from changefeed.upstream.tikv.tidb.job import parse_job
 from changefeed_devcluster.tidb.schema import NewColumn, make_table
 from integration_mariadb import MariaDb, running
+from integration_mysql_ddls import (
+    ID,
+    P0,
+    P1,
+    A,
+    B,
+    P,
+    T,
+    ddl,
+    open_sink,
+    partitioned,
+    stored,
+    with_tables,
+)
 from integration_mysql_programs import every_server
 
 
@@ -44,59 +47,9 @@ class Died(BaseException):
 
 @pytest.fixture
 def database(mariadb: MariaDb) -> MariaDb:
-    """A table t of two columns and a partitioned p, in a database of its own."""
-    for name in ("shop", "fresh", "changefeed", "tidb_cdc"):
-        mariadb.query(f"DROP DATABASE IF EXISTS {name}")
-    mariadb.query(
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.t (id INT PRIMARY KEY, a INT)",
-        "CREATE TABLE shop.p (id INT PRIMARY KEY, a INT) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (9))",
-        "INSERT INTO shop.t VALUES (1, 1)",
-    )
-    return mariadb
+    return with_tables(mariadb)
 
 
-ID, A = NewColumn("id", "int"), NewColumn("a", "int", nullable=True)
-B = NewColumn("b", "int", nullable=True, default=5)
-P0, P1 = ({"id": 10 + n, "name": {"O": f"p{n}"}, "less_than": [str(below)]} for n, below in enumerate((9, 20)))
-
-
-def stored(name: str, *columns: NewColumn, id_: int = 1, indexes: Sequence[Any] = (), **more: Any) -> TableInfo:
-    """A definition in the database shop, as TiDB keeps it. `indexes`: names and columns."""
-    info = make_table(id_, name, columns or (ID, A), "id").to_json()
-    by_name = [
-        {"id": n + 1, "idx_name": name, "idx_cols": [{"name": of, "length": -1}], "is_unique": unique, "state": 5}
-        for n, (name, of, unique) in enumerate(indexes)
-    ]
-    return parse_table_info(info | {"index_info": by_name} | more, "shop")
-
-
-def partitioned(*partitions: Any) -> TableInfo:
-    by = {"type": 1, "expr": "`id`", "enable": True, "definitions": list(partitions)}
-    return stored("p", id_=2, partition=by)
-
-
-def ddl(
-    action: Action,
-    before: Sequence[TableInfo] = (),
-    after: Sequence[TableInfo] = (),
-    *,
-    database: str = "",
-    ts: int = 10,
-    **more: Any,
-) -> Ddl:
-    """What the job itself calls databases and tables is nothing to go by."""
-    info = {"id": 1, "db_name": {"O": database}, "charset": "utf8mb4", "collate": "utf8mb4_bin", "state": 5}
-    members = {"id": int(action), "type": int(action), "state": 6, "schema_name": "elsewhere", "table_name": "nothing"}
-    job = parse_job(
-        {**members, "table_id": 1, "query": "SIGNAL", "binlog": {"DBInfo": info if database else None}, **more}
-    )
-    touched = Touched(tuple(before), tuple(after), frozenset({database} if database else ()))
-    by_id = {table.id: table for table in before}, {table.id: table for table in after}
-    return Ddl(ts, job.id, change=job, before=by_id[0], tables=by_id[1], touched=touched, is_told=True)
-
-
-T, P = stored("t"), partitioned(P0)
 VIEW = {"view_select": "SELECT `id` FROM `shop`.`t`"}
 FOREIGN = {"fk_name": "f", "cols": ["id"], "ref_schema": "", "ref_table": "t", "ref_cols": ["id"], "state": 5}
 #: Each would fail, or do something else, if it were executed twice.
@@ -117,19 +70,6 @@ DDLS = [
     ddl(Action.ADD_FOREIGN_KEY, [T], [stored("t", fk_info=[FOREIGN])]),
     ddl(Action.TRUNCATE_TABLE, [T], [stored("t", id_=3)]),
 ]
-
-
-SYNCPOINTS = SyncpointStatements("prod/feed", retention_s=3600)
-
-
-def open_sink(database: MariaDb, writer: int = 1) -> MysqlDriver:
-    claim = Claim("cf", 0, 1, "n", writer)
-    return MysqlDriver(database.server(), "changefeed", claim, Patience(30), SYNCPOINTS, "Asia/Shanghai")
-
-
-def adds_index(name: str = "a", *, is_unique: bool = False, of: str = "a") -> Ddl:
-    """Of table t, which had none."""
-    return ddl(Action.ADD_INDEX, [T], [stored("t", indexes=[(name, of, is_unique)])])
 
 
 def structure(database: MariaDb) -> list[tuple[Any, ...]]:
@@ -375,120 +315,6 @@ def test_what_may_have_changed_places_needs_a_person(database: MariaDb, monkeypa
     with pytest.raises(UnclearDdl, match="was executed downstream is unknown"):
         sink.execute(told)
     assert database.query("SELECT id FROM shop.p") == [(b"1",)]
-    sink.close()
-
-
-@contextlib.contextmanager
-def read_by_another(database: MariaDb) -> Iterator[None]:
-    """Table t is, by a transaction that is open: whoever alters it waits."""
-    reader = Session(database.server())
-    reader.run([b"BEGIN", b"SELECT * FROM shop.t"])
-    try:
-        yield
-    finally:
-        reader.close()
-
-
-def indexes(database: MariaDb) -> list[bytes]:
-    return [row[2] for row in database.query("SHOW INDEX FROM shop.t")]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "it does not come"
-        time.sleep(0.02)
-
-
-def test_what_comes_after_an_index_does_not_wait_for_it(database: MariaDb) -> None:
-    sink = open_sink(database)
-    with read_by_another(database):
-        sink.execute(adds_index())
-        sink.write_checkpoint(11)
-        sink.execute(ddl(Action.CREATE_TABLE, after=[stored("n", ID, id_=3)], ts=20))
-        assert indexes(database) == [b"PRIMARY"]
-    sink.execute(ddl(Action.ADD_COLUMN, [T], [stored("t", ID, A, B)], ts=30))
-    assert indexes(database) == [b"PRIMARY", b"a"]
-    sink.close()
-    assert database.query("SELECT is_done FROM changefeed.ddls ORDER BY ts") == [(b"1",)] * 3
-
-
-def test_rule_25_the_next_driver_goes_on_with_an_index_and_it_is_built_once(database: MariaDb) -> None:
-    sink, told = open_sink(database), adds_index()
-    with read_by_another(database):
-        sink.execute(told)
-        heir = open_sink(database, 2)
-    heir.execute(told)  # it is not in the log yet
-    heir.execute(told)
-    assert indexes(database) == [b"PRIMARY", b"a"]
-    assert database.query("SELECT is_done FROM changefeed.ddls") == [(b"1",)]
-    sink.close()
-    heir.close()
-
-
-def test_an_index_that_no_driver_has_seen_to_its_end_is_built_by_the_next(
-    database: MariaDb, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr("changefeed.sink.mysql.index_builds.IndexBuilds.start", lambda self, build: None)
-        sink = open_sink(database)
-        sink.execute(adds_index())
-        sink.close()
-    assert indexes(database) == [b"PRIMARY"]
-    heir = open_sink(database, 2)
-    wait_until(lambda: database.query("SELECT is_done FROM changefeed.ddls") == [(b"1",)])
-    assert indexes(database) == [b"PRIMARY", b"a"]
-    heir.close()
-
-
-def test_a_rename_waits_for_an_index_of_the_table(database: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for one whose statement the server has not been sent yet."""
-    asked, renamed = threading.Event(), threading.Event()
-    is_built, wait_for = MysqlDriver.is_built, IndexBuilds.wait_for
-
-    def late(self: MysqlDriver, session: Session, build: Build) -> bool:
-        assert asked.wait(30)
-        assert not renamed.wait(0.5), "it did not wait"
-        return is_built(self, session, build)
-
-    def waits(self: IndexBuilds, subjects: Sequence[Subject]) -> None:
-        if self._threads:
-            asked.set()
-        wait_for(self, subjects)
-
-    monkeypatch.setattr(MysqlDriver, "is_built", late)
-    monkeypatch.setattr(IndexBuilds, "wait_for", waits)
-    indexed = [("a", "a", False)]
-    sink = open_sink(database)
-    sink.execute(adds_index())
-    sink.execute(ddl(Action.RENAME_TABLE, [stored("t", indexes=indexed)], [stored("u", indexes=indexed)], ts=20))
-    renamed.set()
-    assert [row[2] for row in database.query("SHOW INDEX FROM shop.u")] == [b"PRIMARY", b"a"]
-    sink.close()
-
-
-def test_an_index_that_is_refused_stops_the_changefeed(database: MariaDb) -> None:
-    sink = open_sink(database)
-    sink.execute(adds_index(of="gone"))
-    ended = []
-
-    def has_failed() -> bool:
-        with contextlib.suppress(NeedsHuman):
-            sink.write_checkpoint(11)
-            return False
-        ended.append(True)
-        return True
-
-    wait_until(has_failed)
-    with pytest.raises(StatementRefused, match=r"gone.*\(1072\)"):
-        sink.execute(ddl(Action.CREATE_TABLE, after=[stored("n", ID, id_=3)], ts=20))
-    sink.close()
-
-
-def test_rows_wait_for_an_index_that_may_refuse_them(database: MariaDb) -> None:
-    sink = open_sink(database)
-    sink.execute(adds_index(is_unique=True))
-    assert indexes(database) == [b"PRIMARY", b"a"]
     sink.close()
 
 

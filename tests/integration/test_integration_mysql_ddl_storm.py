@@ -65,7 +65,7 @@ def database(tmp_path: Path) -> Iterator[MariaDb]:
 
 @pytest.fixture
 def new_storm(monkeypatch: pytest.MonkeyPatch) -> Callable[[Tidb], DdlStorm]:
-    """Of what MariaDB can follow."""
+    """Makes storms of what MariaDB can follow."""
     seed = Story().seed
     monkeypatch.setattr(ddl_storm, "DATABASES", DATABASES)
     monkeypatch.setattr(ddl_storm, "_KEY_COLUMNS", ddl_storm._KEY_COLUMNS[:3])
@@ -195,7 +195,7 @@ def storm_under_sigkills(
     new_storm: Callable[[Tidb], DdlStorm],
     database: MariaDb,
 ) -> None:
-    """Of whole runs: a minute of CPU each, so only for evidence."""
+    """Kill whole runs: a minute of CPU each, so only for evidence."""
     began, killed = time.monotonic(), Counter[str]()
 
     def say(line: str) -> None:

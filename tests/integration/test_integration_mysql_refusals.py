@@ -177,7 +177,7 @@ async def test_a_row_that_is_larger_than_what_the_server_takes(shop: Shop, datab
 
 
 async def test_a_unique_index_over_rows_that_a_coarser_collation_makes_equal(shop: Shop, database: MariaDb) -> None:
-    """Of a column that is in no key before, so that rows may go on."""
+    """The column is in no key before, so that rows may go on."""
     coarser = "ALTER TABLE shop.words MODIFY note VARCHAR(700) COLLATE utf8mb4_general_ci"
 
     def change() -> None:

@@ -34,7 +34,7 @@ def recipe(title: str) -> str:
     return found[1]
 
 
-class Place(NamedTuple):
+class Home(NamedTuple):
     world: World
     folder: Path
     storage: dict[str, Any]
@@ -106,7 +106,7 @@ HISTORIES = {
 
 
 @pytest.fixture(scope="module", params=HISTORIES.items(), ids=lambda given: given[0].__name__)
-def place(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Place]:
+def home(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Home]:
     """A history of one table, twice: the checkpoint is between the two."""
     tell, storage = request.param
     folder = tmp_path_factory.mktemp("reading")
@@ -121,46 +121,46 @@ def place(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         if tell is not settle:
             world.tidb.drop_table(world.tidb.tables["bank.accounts_0"])
         tell(world)
-        yield Place(world, folder, storage, checkpoint, rows)
+        yield Home(world, folder, storage, checkpoint, rows)
 
 
-async def written(place: Place, name: str) -> dict[int, tuple[Any, ...]]:
+async def written(home: Home, name: str) -> dict[int, tuple[Any, ...]]:
     """Lets a changefeed write `name`; gives the table as it was at a checkpoint above which more already exists."""
-    world, folder = place.world, place.folder
-    sink = {"uri": (folder / name).as_uri(), "flushInterval": "100ms", **FORMATS[name], **place.storage}
+    world, folder = home.world, home.folder
+    sink = {"uri": (folder / name).as_uri(), "flushInterval": "100ms", **FORMATS[name], **home.storage}
     run = world.run(
         filter={"rules": ["bank.*"]}, state={"uri": (folder / f"state-{name}").as_uri()}, sink={"storage": sink}
     )
     now = world.tidb.now()
     await run.until(lambda: run.driver is not None and run.driver.publication.checkpoint_ts >= now, "all is published")
     await run.drained()
-    (folder / name / "metadata").write_text(json.dumps({"checkpoint-ts": place.checkpoint}))
-    return place.rows
+    (folder / name / "metadata").write_text(json.dumps({"checkpoint-ts": home.checkpoint}))
+    return home.rows
 
 
-async def test_duckdb(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = await written(place, "lake")
-    monkeypatch.chdir(place.folder)
+async def test_duckdb(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = await written(home, "lake")
+    monkeypatch.chdir(home.folder)
     with duckdb.connect() as connection:
         found = connection.execute(recipe("DuckDB")).fetchall()
     assert {row[0]: row[1:] for row in found} == expected
 
 
-async def test_python(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = await written(place, "lake")
-    monkeypatch.chdir(place.folder)
+async def test_python(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = await written(home, "lake")
+    monkeypatch.chdir(home.folder)
     names: dict[str, Any] = {}
     exec(recipe("Python, without a library"), names)
     assert names["accounts"] == {key: (r"\N" if owner is None else owner, n) for key, (owner, n) in expected.items()}
     assert names["reader"].read() == []
 
 
-@pytest.mark.parametrize("place", [(settle, {}), (move_between_partitions, {})], indirect=True)
-async def test_spark(place: Place) -> None:
-    expected = await written(place, "lake-json")
+@pytest.mark.parametrize("home", [(settle, {}), (move_between_partitions, {})], indirect=True)
+async def test_spark(home: Home) -> None:
+    expected = await written(home, "lake-json")
     told = recipe("Spark") + "\nprint(json.dumps([row.asDict() for row in accounts.collect()]))\n"
     done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", told], cwd=place.folder, capture_output=True, text=True, timeout=240
+        subprocess.run, [sys.executable, "-c", told], cwd=home.folder, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

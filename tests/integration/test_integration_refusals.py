@@ -21,7 +21,8 @@ from changefeed.spark.launch import Launch
 from changefeed.spec.parse import effective
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
-from changefeed_devcluster.tidb.tidb import CommittedChange, Tidb
+from changefeed_devcluster.tidb.server import CommittedChange
+from changefeed_devcluster.tidb.tidb import Tidb
 from conftest import Changefeed, Upstream
 from integration_inprocess import World, new_world
 from integration_screen import CANNOT_CHECK, FAILED, one_screen
@@ -51,7 +52,7 @@ def collect(upstream: Upstream | World, holder: bytes = HOLDER) -> int:
 
 
 def change_thrice(tidb: Tidb, table: NamedTable) -> None:
-    """Of row 1 GC leaves the last version, of row 2 nothing at all."""
+    """Change two rows: GC leaves the last version of row 1, of row 2 nothing at all."""
     for name in ("one", "two", "three"):
         with tidb.begin() as txn:
             txn.update(table, {"id": 1, "name": name})

@@ -113,7 +113,7 @@ async def test_values_are_those_of_the_upstream(world: World, tmp_path: Path, pr
 
 
 def copy_of(world: World, ts: int, base: Path, path: Path) -> None:
-    """Of a base of the table, by way of what rows are put together from."""
+    """Copy a base of the table, by way of what rows are put together from."""
     (table,) = [t for t in RestoreSource(open_store(world.lake.as_uri())).catalog(ts).tables if t.name == "bank.types"]
     with scratch_database() as db:
         changes = RowChanges(db, table.now.stored, table.now.key)

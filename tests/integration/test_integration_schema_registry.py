@@ -46,7 +46,7 @@ def front(server: RegistryServer) -> Iterator[Front]:
 
 
 class Waits:
-    """Of patience: how long, and what it was told."""
+    """Keeps how long patience waits, and what it was told."""
 
     def __init__(self, limit_s: float = 60) -> None:
         self.seconds: list[float] = []
@@ -164,8 +164,8 @@ def test_a_login_of_its_own_over_mutual_tls(
         given = secret(
             tmp_path / "user", **keys | ({"token_url": f"{issuer.address}/token"} if "token_url" in keys else {})
         )
-        place = RegistryEndpoint(front.uri, given, tmp_path / "tls" / CLIENT)
-        assert SchemaRegistry(place, Patience(60)).number_of("secure-value", schema("secure")) > 0
+        endpoint = RegistryEndpoint(front.uri, given, tmp_path / "tls" / CLIENT)
+        assert SchemaRegistry(endpoint, Patience(60)).number_of("secure-value", schema("secure")) > 0
         assert front.authorizations == [login]
 
         waits = Waits(1)
@@ -187,10 +187,10 @@ def test_a_password_that_is_replaced_is_used(server: RegistryServer, tmp_path: P
 
 def test_no_secret_is_sent_to_an_issuer_in_clear_text(server: RegistryServer, tmp_path: Path) -> None:
     keys = {"token_url": "http://issuer.example/token", "client_id": "me", "client_secret": "verysecret"}
-    place = RegistryEndpoint(server.uri, secret(tmp_path / "user", **keys))
+    endpoint = RegistryEndpoint(server.uri, secret(tmp_path / "user", **keys))
     waits = Waits(1)
     with pytest.raises(Unavailable, match="is not https") as refused:
-        SchemaRegistry(place, waits.patience).number_of("unsent-value", schema("unsent"))
+        SchemaRegistry(endpoint, waits.patience).number_of("unsent-value", schema("unsent"))
     assert "verysecret" not in str(refused.value)
 
 
@@ -211,8 +211,8 @@ def test_rows_are_written_once_the_registry_is_back(
         made_topic(broker.cluster, "changefeed_progress", 1, compacted=True)
     chunks, state = history(1, 3, 20, 10)
     info = table()
-    place = KafkaEndpoint(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none")
-    job = KafkaJob(place, is_exactly_once, False, RegistryEndpoint(front.uri))
+    endpoint = KafkaEndpoint(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none")
+    job = KafkaJob(endpoint, is_exactly_once, False, RegistryEndpoint(front.uri))
     options = {
         "protocol": "avro",
         "cloudEvents": False,
@@ -258,8 +258,8 @@ async def test_a_run_waits_for_the_registry_and_says_so(
     topic = f"run-{delivery}-{front.release.version}"
     changefeed = new_changefeed(["shop.*"])
     changefeed.spec["startTs"] = str(tidb.now())
-    place = {"uri": f"kafka://{broker.cluster.brokers}/{topic}", "protocol": "avro", "schemaRegistry": front.uri}
-    changefeed.spec["sink"] = {"kafka": place | {"delivery": delivery}}
+    endpoint = {"uri": f"kafka://{broker.cluster.brokers}/{topic}", "protocol": "avro", "schemaRegistry": front.uri}
+    changefeed.spec["sink"] = {"kafka": endpoint | {"delivery": delivery}}
 
     def write(first: int) -> int:
         with tidb.begin() as txn:

@@ -101,7 +101,7 @@ def row_of(model: Model, row: Mapping[str, Cell] | None, names: Sequence[str]) -
 
 
 def expected(model: Model) -> list[tuple[Row | None, Row | None]]:
-    """Of each message the key and the value."""
+    """Return the key and the value of each message."""
     found = []
     for change in model.changes:
         key = row_of(model, change.image, model.key) if model.key else None

@@ -235,7 +235,7 @@ async def test_partitions_that_are_added_are_read(world: World) -> None:
 
 
 def holds(world: World) -> dict[bytes, int]:
-    """Of this source, by name."""
+    """Return the holds of this source, by name."""
     living = world.cluster.safepoints.living(0)
     return {hold.service_id: hold.safe_point for hold in living if hold.service_id.startswith(b"changefeed-spark-")}
 

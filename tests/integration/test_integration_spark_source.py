@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import NewColumn
 from conftest import BIN, wait_for
 from integration_inprocess import World, insert, new_world
-from integration_java import jars
+from integration_java import jars, leaves_in
 from integration_source import expected, found, write_some
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -78,7 +79,12 @@ def job(folder: Path, code: str, python: Path | None = None, **names: Any) -> It
     `names` are defined before the code. What it says is in `job.log`.
     """
     head = "".join(f"{name} = {value!r}\n" for name, value in names.items())
-    environment = os.environ | {"PYSPARK_PYTHON": str(python or sys.executable), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = os.environ | {
+        "PYSPARK_PYTHON": str(python or sys.executable),
+        "PYSPARK_SUBMIT_ARGS": shlex.join(["--driver-java-options", leaves_in(folder), "pyspark-shell"]),
+        "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     if python is None:  # Spark looks for modules in folders, and what is installed to be edited is in none
         environment["PYTHONPATH"] = str(ROOT / "spark-apps")
     with (folder / "job.log").open("a") as log:
@@ -105,7 +111,7 @@ def run(folder: Path, code: str, python: Path | None = None, **names: Any) -> No
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """Of all Parquet files below it."""
+    """Return the rows of all Parquet files below the folder."""
     table: pa.Table = pyarrow.dataset.dataset(folder, format="parquet", exclude_invalid_files=True).to_table()
     found: list[dict[str, Any]] = table.to_pylist()
     return found

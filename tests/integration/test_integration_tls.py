@@ -118,7 +118,7 @@ def _holds_no_key(certificates: Path, texts: list[str]) -> None:
 
 
 def _upstream(cluster: DevCluster) -> dict[str, Any]:
-    """Of the resource."""
+    """Return the upstream of the resource."""
     tls = {"secretRef": {"name": SECRET}, "allowedCommonNames": ["devcluster"]}
     return {"pdAddresses": [f"https://{cluster.pd_address}"], "tls": tls}
 

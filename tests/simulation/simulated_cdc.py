@@ -18,7 +18,8 @@ from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import errorpb_pb2, metapb_pb2
 from simulated_time import Mailbox, Timeline
-from simulated_upstream import Region, Row, Upstream
+from simulated_transactions import Region, Row
+from simulated_upstream import Upstream
 
 _NO_ROOM_S = 6.0  # at most: another client does not read
 _TRIES = 5  # in that time, of ranges that were turned away before: after 1/8 s at least, then twice as long each time

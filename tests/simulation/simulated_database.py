@@ -11,7 +11,8 @@ from changefeed.model.tso import compose
 from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.sink.contract import EntryId
 from simulated_tables import path_of
-from simulated_upstream import START_TS, Upstream
+from simulated_transactions import START_TS
+from simulated_upstream import Upstream
 
 Writer = tuple[int, int]  # epoch, number in it
 

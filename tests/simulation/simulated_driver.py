@@ -46,7 +46,7 @@ from simulated_pullers import Puller
 from simulated_snapshot import Regions, at_once
 from simulated_store import Process
 from simulated_tables import definition, path_of
-from simulated_upstream import START_TS, SimulatedDdl
+from simulated_transactions import START_TS, SimulatedDdl
 
 if TYPE_CHECKING:
     from simulated_world import World

@@ -21,7 +21,7 @@ FAILS = "the network fails"
 
 
 class Network:
-    """Of a world, with dice of its own, so that the others stay as they are."""
+    """The network of a world, with dice of its own, so that the others stay as they are."""
 
     def __init__(self, seed: int, is_healed: Callable[[], bool]) -> None:
         self._dice = Random(f"{seed} flight")
@@ -37,7 +37,7 @@ class Network:
         return Served(self, f"puller:{self._addresses}", arena)
 
     def arenas(self) -> RemoteArenas | None:
-        """Of a new task. None: it is everywhere at home."""
+        """Return the arenas of a new task. None: it is everywhere at home."""
         return _Elsewhere(self) if self.is_used and self._dice.random() < 0.7 else None
 
     def fails(self) -> bool:

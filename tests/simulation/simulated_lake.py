@@ -41,15 +41,13 @@ from changefeed.sink.iceberg.marks import SNAPSHOT, VERSION, Relied, version_of
 from changefeed.sink.iceberg.shape import file_schema, table_schema
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots
 from changefeed.sink.iceberg.tables import InitialTable, LakeTables, TableWriter
-from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.catalog.noop import NoopCatalog
-from pyiceberg.exceptions import CommitStateUnknownException, NoSuchTableError
-from pyiceberg.io import load_file_io
+from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import RemoveSnapshotsUpdate, SetSnapshotRefUpdate, update_table_metadata
+from simulated_catalog import MemoryCatalog
 from simulated_world import Broken, Story
 
 _LOG = "uid/origin"
@@ -414,46 +412,6 @@ class LakeWorld:
         self._had[name[1]] = len(files)
 
 
-class MemoryCatalog(NoopCatalog):
-    """`committed`: asked after each commit."""
-
-    def __init__(self, committed: Callable[[tuple[str, ...]], None]) -> None:
-        super().__init__("lake")
-        self.tables: dict[tuple[str, ...], TableMetadata] = {}
-        self.past: dict[tuple[str, ...], list[TableMetadata]] = {}  # of each table, up to what it is
-        self._committed = committed
-
-    def load_table(self, identifier: Any) -> Table:
-        if (metadata := self.tables.get(identifier)) is None:
-            raise NoSuchTableError(identifier)
-        return self.table(identifier, metadata)
-
-    def table(self, name: tuple[str, ...], metadata: TableMetadata) -> Table:
-        return Table(name, metadata, "memory", load_file_io({}, metadata.location), self)
-
-    def put(self, name: tuple[str, ...], metadata: TableMetadata | None) -> None:
-        """The table is that from now on; None: it is not there."""
-        if metadata is None:
-            del self.tables[name], self.past[name]
-            return
-        self.tables[name] = metadata
-        self.past.setdefault(name, []).append(metadata)
-
-    def commit_table(self, table: Any, requirements: Any, updates: Any) -> CommitTableResponse:
-        name = table.name()
-        now = self.tables.get(name)
-        for requirement in requirements:
-            requirement.validate(now)
-        base = now or MetastoreCatalog._empty_table_metadata()
-        made = update_table_metadata(base, updates, enforce_validation=now is None)
-        self.put(name, made)
-        self._committed(name)
-        return CommitTableResponse(metadata=made, metadata_location="memory")
-
-    def create_namespace(self, namespace: Any, properties: Any = None) -> None:
-        pass
-
-
 class Answers:
     """The catalog, as the driver `epoch` meets it."""
 
@@ -532,7 +490,7 @@ def _given(plan: int, number: int, table: int, dispatcher: int, rows: int, is_be
 
 @cache
 def _bodies(upsert: bool) -> tuple[bytes, ...]:
-    """Of a file of rows, and of one of deletes."""
+    """Return the bodies of a file of rows, and of one of deletes."""
     table = _definition(_ORDERS)
     schema = file_schema(table, table.output_columns, upsert=upsert)
     row = {"id": 1} if upsert else {"_op": "I", "_commit_ts": 1, "id": 1}
@@ -550,7 +508,7 @@ _read: dict[str, list[tuple[str, DataFileContent]]] = {}
 
 
 def _content(table: Table, manifest: Any) -> list[tuple[str, DataFileContent]]:
-    """Of a manifest, which never changes."""
+    """Return the content of a manifest, which never changes."""
     if manifest.manifest_path not in _read:
         entries = manifest.fetch_manifest_entry(table.io)
         _read[manifest.manifest_path] = [(each.data_file.file_path, each.data_file.content) for each in entries]

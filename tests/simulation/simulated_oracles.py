@@ -28,7 +28,8 @@ from changefeed.log.state import State, restore
 from changefeed.objectstore.digest import Digest
 from changefeed.sink.storage.layout import METADATA, is_schema_file, parse_directory
 from simulated_tables import definition, path_of, schema_file_of
-from simulated_upstream import START_TS, Row, Upstream
+from simulated_transactions import START_TS, Row
+from simulated_upstream import Upstream
 
 
 def file_body(config: Mapping[str, str], pd_ms: int, info: Mapping[str, Any], rows: Sequence[Row]) -> bytes:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from changefeed.log.records import CommitRecord, DdlRecord, PlanRecord, decode_record
 from changefeed.sink.storage.layout import Layout
 from simulated_tables import path_of, schema_file_of
-from simulated_upstream import Shape, Upstream
+from simulated_transactions import Shape
+from simulated_upstream import Upstream
 
 if TYPE_CHECKING:
     from simulated_world import World

@@ -29,7 +29,7 @@ from simulated_flight import FAILS
 from simulated_oracles import file_body
 from simulated_store import Process
 from simulated_tables import path_of
-from simulated_upstream import Row
+from simulated_transactions import Row
 
 if TYPE_CHECKING:
     from simulated_driver import Driver

@@ -180,7 +180,7 @@ class Puller:
             self.feed.check()
 
     def heard_late(self, report: pb.Report) -> None:
-        """Of a stream that is over: the service drops it, the cores have to as well."""
+        """Hand in a report of a stream that is over: the service drops it, the cores have to as well."""
         if self.driver.alive:
             self.driver.require_owner().report(self.world.time.now, self.number, report)
 

@@ -67,7 +67,7 @@ class MemorySegments:
         return True
 
     def lose(self, folder: str) -> None:
-        """Of `<run>/<task>/`: the machine is gone."""
+        """Lose all segments of `<run>/<task>/`: the machine is gone."""
         for path in [path for path in self.objects if path.startswith(f"{EVENTS}/{folder}")]:
             del self.objects[path]
             self.lost.add(f"{URI}/{path}")

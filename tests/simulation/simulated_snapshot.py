@@ -9,7 +9,8 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     from simulated_pd import SimulatedPd
-    from simulated_upstream import Region, Upstream
+    from simulated_transactions import Region
+    from simulated_upstream import Upstream
 
 
 class SimulatedSnapshot:

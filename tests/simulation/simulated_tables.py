@@ -11,7 +11,7 @@ from changefeed.sink.storage.schema_file import SchemaFile
 
 @cache
 def definition(table: int, version: int) -> TableInfo:
-    """Of the table after the DDL at `version`."""
+    """Return the definition of the table after the DDL at `version`."""
     column = {"id": 1, "name": f"c{version}", "offset": 0, "type": {"Tp": 3}, "state": 5}
     return parse_table_info({"id": table, "name": f"t{table}", "cols": [column], "state": 5}, "s")
 

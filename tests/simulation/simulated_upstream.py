@@ -8,129 +8,21 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
+from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
 from changefeed.model.tso import compose
 from changefeed.upstream.tikv.tidb.keys import table_prefix, table_span
-from changefeed.upstream.tikv.tidb.memcomparable import encode_bytes
+from simulated_transactions import START_TS, Lock, Odds, Region, Row, Shape, SimulatedDdl, Transaction
 
 if TYPE_CHECKING:
     from simulated_cdc import ChangeData
     from simulated_time import Timeline
-
-_BASE_MS = 1_600_000_000_000
-START_TS = compose(_BASE_MS) + 1000
 _LARGE_KEYS = 3  # of each table
 _LONG = 300  # bytes of a value that no commit repeats
-
-
-class Row(NamedTuple):
-    """A row change as it was committed."""
-
-    commit_ts: int
-    start_ts: int
-    op: int
-    key: bytes
-    value: bytes
-    old: bytes | None
-
-    @property
-    def position(self) -> Position:
-        return Position(*self[:4])
-
-
-@dataclass(frozen=True)
-class SimulatedDdl:
-    """`alters` tables that are selected, or makes them so (`joins`) or not (`leaves`), as a rename does."""
-
-    ts: int
-    job_id: int
-    alters: frozenset[int] = frozenset()
-    joins: frozenset[int] = frozenset()
-    leaves: frozenset[int] = frozenset()
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return self.ts, self.job_id
-
-    @property
-    def tables(self) -> frozenset[int]:
-        return self.alters | self.joins | self.leaves
-
-
-@dataclass(frozen=True)
-class Region:
-    """Raw keys; b"" is no bound."""
-
-    id: int
-    start: bytes
-    end: bytes
-    version: int
-    store: int
-
-    def holds(self, key: bytes) -> bool:
-        return self.start <= key and (not self.end or key < self.end)
-
-    # As PD tells it.
-
-    conf_ver = 1
-
-    @property
-    def start_key(self) -> bytes:
-        return encode_bytes(self.start) if self.start else b""
-
-    @property
-    def end_key(self) -> bytes:
-        return encode_bytes(self.end) if self.end else b""
-
-    @property
-    def leader_store_id(self) -> int:
-        return self.store
-
-    leader_peer_id = 1
-
-
-@dataclass(eq=False)
-class Transaction:
-    start_ts: int
-    writes: dict[bytes, bytes | None]  # None deletes
-    primary: bytes
-    commit_ts: int = 0  # decided
-    over: bool = False
-    large: bool = False
-    promise: int = 0  # of a large one: it will commit at or above it
-
-
-@dataclass
-class Lock:
-    transaction: Transaction
-    value: bytes | None
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How large an upstream is, and how busy."""
-
-    tables: int
-    keys: int  # of each table
-    transactions: int
-    regions: int
-    stores: int
-    busy_s: float  # in which they all begin
-    one_phase: float  # how likely a transaction is committed at once
-
-
-class Odds(NamedTuple):
-    """How likely what a client may do is."""
-
-    rollback: float
-    dead: float  # it dies with its locks
-    late: float  # a secondary is committed seconds later
-    heartbeat: float
 
 
 class Upstream:
@@ -263,7 +155,7 @@ class Upstream:
         return found
 
     def version(self, table: int, ts: int) -> int:
-        """Of the table's definition after the DDLs <= ts."""
+        """Return the version of the table's definition after the DDLs <= ts."""
         return max([self.first_ts, *(ddl.ts for ddl in self.ddls if ddl.ts <= ts and table in ddl.alters | ddl.joins)])
 
     def selected_rows(self, table: int, from_ts: int, to_ts: int) -> list[Row]:

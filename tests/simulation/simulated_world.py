@@ -41,7 +41,8 @@ from simulated_segments import MemorySegments
 from simulated_snapshot import SimulatedSnapshot
 from simulated_store import ObjectsInMemory, Process, Steady
 from simulated_time import Timeline
-from simulated_upstream import START_TS, Shape, Transaction, Upstream
+from simulated_transactions import START_TS, Shape, Transaction
+from simulated_upstream import Upstream
 
 _MAX_DRIVERS = 3
 _PLENTY = 1 << 40

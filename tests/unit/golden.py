@@ -37,24 +37,24 @@ class _Object(dict[str, Any]):
 
 
 class _Array(list[Any]):
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, str):
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
             raise UnknownShape(f"no object: {list(self)}")
-        return super().__getitem__(place)
+        return super().__getitem__(key)
 
     def __getattr__(self, name: str) -> Any:
         raise UnknownShape(f"no object: {list(self)}")
 
 
 class _Text(str):
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, str):
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
             raise UnknownShape(f"no object: {self!s}")
-        return super().__getitem__(place)
+        return super().__getitem__(key)
 
 
 def lines(name: str) -> Iterator[Any]:
-    """Of one file; none where there is no such file."""
+    """Yield the lines of one file; none where there is no such file."""
     if not (CORPUS / name).is_file():
         return
     with (CORPUS / name).open(encoding="utf-8") as text:

@@ -19,7 +19,7 @@ VECTORS: list[dict[str, Any]] = [
 
 @pytest.fixture
 def vectors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """Of a directory that is not the one the tests were written for."""
+    """Vectors of a directory that is not the one the tests were written for."""
     shaped = [golden._shaped(vector) for vector in VECTORS]
     monkeypatch.setattr(golden, "_all", lambda: shaped)
     monkeypatch.setattr(golden, "asked_for", set())

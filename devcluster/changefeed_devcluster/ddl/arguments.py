@@ -7,10 +7,7 @@ after it, such as the deletion of ranges; in a list these stand instead of those
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .jobs import JobType
+from typing import Any
 
 Args = Mapping[str, Any]
 _ZEROS: tuple[Any, ...] = (None, False, 0, "", [], {})
@@ -21,11 +18,11 @@ def without_zeros(args: Args) -> dict[str, Any]:
     return {name: value for name, value in args.items() if not any(value is z or value == z for z in _ZEROS)}
 
 
-def as_list(kind: JobType, args: Args, is_done: bool) -> list[Any]:
-    """Encode arguments as version 1 has them."""
-    if is_done and kind.name in _DONE:
-        return _DONE[kind.name](args)
-    made = _LISTS.get(kind.name)
+def as_list(kind: str, args: Args, is_done: bool) -> list[Any]:
+    """Encode arguments as version 1 has them. `kind`: the name of a `JobType`."""
+    if is_done and kind in _DONE:
+        return _DONE[kind](args)
+    made = _LISTS.get(kind)
     return made(args) if made is not None else list(args.values())
 
 

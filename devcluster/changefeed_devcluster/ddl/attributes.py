@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..tidb.schema import NamedTable, ci_str
+from ..tidb.server import TidbServer
 from .jobs import JobType
 from .running import about, sql
-
-if TYPE_CHECKING:
-    from ..tidb.tidb import Tidb
 
 _TTL = {
     "column": ci_str("id"), "interval_expr": "30", "interval_time_unit": 4, "enable": True, "job_interval": "24h",
@@ -47,7 +45,7 @@ ATTRIBUTES: dict[JobType, tuple[str, dict[str, Any]]] = {
 }
 
 
-def set_attribute(tidb: Tidb, table: NamedTable, kind: JobType) -> NamedTable:
+def set_attribute(tidb: TidbServer, table: NamedTable, kind: JobType) -> NamedTable:
     """One of ATTRIBUTES."""
     statement, members = ATTRIBUTES[kind]
     job = about(tidb, kind, table, f"ALTER TABLE {sql(table)} {statement}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..store.txn import KeyIsLocked, TxnError
 from ..tidb.field_types import PRIMARY_KEY, FieldType, Tp
@@ -22,11 +22,9 @@ from ..tidb.schema import (
     make_column,
     with_column,
 )
+from ..tidb.server import TidbServer
 from .jobs import JobType
 from .running import RunningJob, States, about, sql
-
-if TYPE_CHECKING:
-    from ..tidb.tidb import Tidb
 
 FIRST = ""  # a position: before all columns; else the name of the column before it, None for the last position
 #: The txn_source of rows that a reorganisation rewrites, which no changefeed is sent (docs/design/tikv.md, Transaction
@@ -36,7 +34,7 @@ _BATCH = 64
 _WIDTHS = {Tp.TINY: 1, Tp.SHORT: 2, Tp.INT24: 3, Tp.LONG: 4, Tp.LONGLONG: 8}
 
 
-def add_column(tidb: Tidb, table: NamedTable, column: NewColumn, after: str | None = None) -> States:
+def add_column(tidb: TidbServer, table: NamedTable, column: NewColumn, after: str | None = None) -> States:
     """Rows that are there have its default."""
     if any(each.name == column.name for each in table.info.public):
         raise ValueError(f"table {table.name} has a column {column.name}")
@@ -54,7 +52,7 @@ def add_column(tidb: Tidb, table: NamedTable, column: NewColumn, after: str | No
     yield job.finish(_with(table, _moved(info, column.name, after)))[0]
 
 
-def drop_column(tidb: Tidb, table: NamedTable, name: str) -> States:
+def drop_column(tidb: TidbServer, table: NamedTable, name: str) -> States:
     """Raises ValueError for one of a key."""
     _check_in_no_key(table, name)
     query = f"ALTER TABLE {sql(table)} DROP COLUMN `{name}`"
@@ -69,7 +67,7 @@ def _dropped(job: RunningJob, table: NamedTable, info: TidbTable, name: str) -> 
 
 
 def modify_column(
-    tidb: Tidb, table: NamedTable, name: str, column: NewColumn, after: str | None = None, online: bool = True
+    tidb: TidbServer, table: NamedTable, name: str, column: NewColumn, after: str | None = None, online: bool = True
 ) -> States:
     """Change type, name, default or position. A type that reads other bytes has every row rewritten first.
 
@@ -105,7 +103,7 @@ def modify_column(
     yield job.finish(_with(table, info))[0]
 
 
-def set_default(tidb: Tidb, table: NamedTable, name: str, default: str | None) -> States:
+def set_default(tidb: TidbServer, table: NamedTable, name: str, default: str | None) -> States:
     changed = [replace(c, default=default) if c.name == name else c for c in table.info.columns]
     to = "DROP DEFAULT" if default is None else f"SET DEFAULT '{default}'"
     args = {"column_info": next(column for column in changed if column.name == name).to_json({})}
@@ -113,7 +111,7 @@ def set_default(tidb: Tidb, table: NamedTable, name: str, default: str | None) -
     yield job.finish(_with(table, _with_columns(table.info, changed)))[0]
 
 
-def change_several(tidb: Tidb, table: NamedTable, added: NewColumn, dropped: str) -> States:
+def change_several(tidb: TidbServer, table: NamedTable, added: NewColumn, dropped: str) -> States:
     """ADD COLUMN and DROP COLUMN in one statement, which is one job. Raises ValueError for a column of a key."""
     _check_in_no_key(table, dropped)
     info = with_column(table.info, added)
@@ -139,7 +137,7 @@ def reads_alike(old: FieldType, new: FieldType) -> bool:
     return is_wider and (old.tp in _WIDTHS or (old.flen, old.decimal, old.elems) == (new.flen, new.decimal, new.elems))
 
 
-def _rewritten(tidb: Tidb, table: NamedTable) -> Iterator[NamedTable]:
+def _rewritten(tidb: TidbServer, table: NamedTable) -> Iterator[NamedTable]:
     """Writes the column that takes another's place into all rows, some at a time; waits for rows that are locked."""
     todo: list[Any] = []
     is_read = False

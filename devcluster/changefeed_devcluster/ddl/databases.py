@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..tidb.schema import DELETE_ONLY, WRITE_ONLY, DbInfo
+from ..tidb.server import TidbServer
 from .jobs import JobType
 from .running import RunningJob, involving_database
-
-if TYPE_CHECKING:
-    from ..tidb.tidb import Tidb
 
 _NO_DATABASE = DbInfo(0, "")
 #: Statements that concern no table's rows, with a name in them.
@@ -23,7 +20,7 @@ GLOBAL = {
 }
 
 
-def create_database(tidb: Tidb, name: str) -> DbInfo:
+def create_database(tidb: TidbServer, name: str) -> DbInfo:
     """Raises ValueError if it exists."""
     if name in tidb.databases:
         raise ValueError(f"database {name} exists")
@@ -36,7 +33,7 @@ def create_database(tidb: Tidb, name: str) -> DbInfo:
     return db
 
 
-def alter_database(tidb: Tidb, name: str, charset: str, collate: str) -> DbInfo:
+def alter_database(tidb: TidbServer, name: str, charset: str, collate: str) -> DbInfo:
     """Change its character set, which later tables have when they name none."""
     db = replace(tidb.databases[name], charset=charset, collate=collate)
     query = f"ALTER DATABASE `{name}` CHARACTER SET = {charset} COLLATE = {collate}"
@@ -49,7 +46,7 @@ def alter_database(tidb: Tidb, name: str, charset: str, collate: str) -> DbInfo:
     return db
 
 
-def drop_database(tidb: Tidb, name: str) -> None:
+def drop_database(tidb: TidbServer, name: str) -> None:
     """Drop it with its tables."""
     db = tidb.databases[name]
     tables = [table for table in tidb.tables.values() if table.db.id == db.id]
@@ -63,7 +60,7 @@ def drop_database(tidb: Tidb, name: str) -> None:
     del tidb.databases[name]
 
 
-def run_global(tidb: Tidb, kind: JobType, name: str) -> None:
+def run_global(tidb: TidbServer, kind: JobType, name: str) -> None:
     """One of GLOBAL."""
     what = "policy" if "POLICY" in kind.name else "resource_group"
     query, waits = GLOBAL[kind].format(name=name), [{what: name.lower()}]

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..store.txn import AlreadyExist
 from ..tidb.field_types import MULTIPLE_KEY, NOT_NULL, PRIMARY_KEY, UNIQUE_KEY
 from ..tidb.rows import handle_of
 from ..tidb.schema import PRIMARY, NamedTable, TidbColumn, TidbIndex, TidbTable
+from ..tidb.server import TidbServer
 from ..tidb.transaction import index_key
 from .jobs import JobType
 from .running import about, sql
 
-if TYPE_CHECKING:
-    from ..tidb.tidb import Tidb
 
-
-def add_index(tidb: Tidb, table: NamedTable, name: str, columns: Sequence[str], is_unique: bool) -> NamedTable:
+def add_index(tidb: TidbServer, table: NamedTable, name: str, columns: Sequence[str], is_unique: bool) -> NamedTable:
     """Raises ValueError if rows have the same values in a unique one: the job fails then."""
     kind = JobType.ADD_PRIMARY_KEY if name == PRIMARY else JobType.ADD_INDEX
     of = ", ".join(f"`{column}`" for column in columns)
@@ -35,7 +32,7 @@ def add_index(tidb: Tidb, table: NamedTable, name: str, columns: Sequence[str], 
     return job.finish(replace(table, info=after))[0]
 
 
-def drop_index(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
+def drop_index(tidb: TidbServer, table: NamedTable, name: str) -> NamedTable:
     """Drop the index; its keys stay in the store, as in TiKV before GC."""
     kind = JobType.DROP_PRIMARY_KEY if name == PRIMARY else JobType.DROP_INDEX
     what = "PRIMARY KEY" if name == PRIMARY else f"INDEX `{name}`"
@@ -44,12 +41,12 @@ def drop_index(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
     return job.finish(replace(table, info=_with_flags(replace(table.info, indexes=kept))))[0]
 
 
-def rename_index(tidb: Tidb, table: NamedTable, name: str, to: str) -> NamedTable:
+def rename_index(tidb: TidbServer, table: NamedTable, name: str, to: str) -> NamedTable:
     job = about(tidb, JobType.RENAME_INDEX, table, f"ALTER TABLE {sql(table)} RENAME INDEX `{name}` TO `{to}`")
     return job.finish(_changed(table, name, lambda index: replace(index, name=to)))[0]
 
 
-def hide_index(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
+def hide_index(tidb: TidbServer, table: NamedTable, name: str) -> NamedTable:
     """Hide it: no plan uses it any more, but it is kept up."""
     query = f"ALTER TABLE {sql(table)} ALTER INDEX `{name}` INVISIBLE"
     job = about(tidb, JobType.ALTER_INDEX_VISIBILITY, table, query)
@@ -80,7 +77,7 @@ def _with_flags(info: TidbTable) -> TidbTable:
     return replace(info, columns=tuple(map(flagged, info.columns)))
 
 
-def _fill(tidb: Tidb, table: NamedTable, index: TidbIndex) -> None:
+def _fill(tidb: TidbServer, table: NamedTable, index: TidbIndex) -> None:
     with tidb.begin() as txn:
         for row in tidb.snapshot(table, txn.start_ts).values():
             handle = handle_of(table.info, row)

@@ -174,7 +174,7 @@ class DdlJob:
 
     def _raw_args(self, kind: JobType, args: Mapping[str, Any]) -> Any:
         if self.session.job_version == 1:
-            return as_list(kind, args, is_done=self._is_done)
+            return as_list(kind.name, args, is_done=self._is_done)
         return without_zeros(args)
 
     def _reorg_meta(self) -> Json | None:

@@ -4,38 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..tidb.partitions import TidbPartition, partitions_sql
 from ..tidb.schema import NamedTable
+from ..tidb.server import TidbServer
 from .jobs import JobType
 from .running import RunningJob, about, involving, sql
 from .tables import Partitions, new_partitions
 
-if TYPE_CHECKING:
-    from ..tidb.tidb import Tidb
 
-
-def add_partition(tidb: Tidb, table: NamedTable, name: str, below: int | None) -> NamedTable:
+def add_partition(tidb: TidbServer, table: NamedTable, name: str, below: int | None) -> NamedTable:
     """Add a partition behind the last one."""
     (added,) = new_partitions(tidb, {name: below})
     statement = f"ADD PARTITION ({added.sql()})"
     return _alter(tidb, JobType.ADD_TABLE_PARTITION, table, statement, (*table.info.partitions, added))
 
 
-def drop_partition(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
+def drop_partition(tidb: TidbServer, table: NamedTable, name: str) -> NamedTable:
     kept = tuple(partition for partition in table.info.partitions if partition.name != name)
     return _alter(tidb, JobType.DROP_TABLE_PARTITION, table, f"DROP PARTITION `{name}`", kept)
 
 
-def truncate_partition(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
+def truncate_partition(tidb: TidbServer, table: NamedTable, name: str) -> NamedTable:
     """The partition under a new id, empty."""
     (id_,) = tidb.new_physical_ids(1)
     after = tuple(replace(each, id=id_) if each.name == name else each for each in table.info.partitions)
     return _alter(tidb, JobType.TRUNCATE_TABLE_PARTITION, table, f"TRUNCATE PARTITION `{name}`", after)
 
 
-def reorganize_partition(tidb: Tidb, table: NamedTable, names: Sequence[str], into: Partitions) -> NamedTable:
+def reorganize_partition(tidb: TidbServer, table: NamedTable, names: Sequence[str], into: Partitions) -> NamedTable:
     """Consecutive partitions become others, to which their rows are copied; nobody may write meanwhile."""
     new = new_partitions(tidb, into)
     first = next(n for n, partition in enumerate(table.info.partitions) if partition.name in names)
@@ -46,7 +43,9 @@ def reorganize_partition(tidb: Tidb, table: NamedTable, names: Sequence[str], in
     return _alter(tidb, JobType.REORGANIZE_PARTITION, table, statement, after.info.partitions)
 
 
-def exchange_partition(tidb: Tidb, table: NamedTable, name: str, other: NamedTable) -> tuple[NamedTable, NamedTable]:
+def exchange_partition(
+    tidb: TidbServer, table: NamedTable, name: str, other: NamedTable
+) -> tuple[NamedTable, NamedTable]:
     """The partition and the table without partitions, each with the other's rows; both as they are then.
 
     Nobody looks whether the other's rows belong there: WITHOUT VALIDATION.
@@ -65,7 +64,7 @@ def exchange_partition(tidb: Tidb, table: NamedTable, name: str, other: NamedTab
     return done[0], done[1]
 
 
-def alter_partitioning(tidb: Tidb, table: NamedTable, into: Partitions) -> NamedTable:
+def alter_partitioning(tidb: TidbServer, table: NamedTable, into: Partitions) -> NamedTable:
     """Other partitions, or some where there were none: a table of another id, to which all rows are copied."""
     after = _under_new_id(tidb, table, new_partitions(tidb, into))
     statement = partitions_sql(after.pk, after.info.partitions)
@@ -73,21 +72,21 @@ def alter_partitioning(tidb: Tidb, table: NamedTable, into: Partitions) -> Named
     return job.finish(after, erased=[table])[0]
 
 
-def remove_partitioning(tidb: Tidb, table: NamedTable) -> NamedTable:
+def remove_partitioning(tidb: TidbServer, table: NamedTable) -> NamedTable:
     """A table of another id without partitions, to which all rows are copied."""
     after = _under_new_id(tidb, table, ())
     query = f"ALTER TABLE {sql(table)} REMOVE PARTITIONING"
     return about(tidb, JobType.REMOVE_PARTITIONING, table, query).finish(after, erased=[table])[0]
 
 
-def _under_new_id(tidb: Tidb, table: NamedTable, partitions: tuple[TidbPartition, ...]) -> NamedTable:
+def _under_new_id(tidb: TidbServer, table: NamedTable, partitions: tuple[TidbPartition, ...]) -> NamedTable:
     (id_,) = tidb.new_physical_ids(1)
     after = replace(table, info=replace(table.info, id=id_, partitions=partitions))
     _copy(tidb, table, after)
     return after
 
 
-def _copy(tidb: Tidb, table: NamedTable, after: NamedTable) -> None:
+def _copy(tidb: TidbServer, table: NamedTable, after: NamedTable) -> None:
     """Rows into the physical tables that are new; nobody may write meanwhile."""
     rows = tidb.snapshot(table, tidb.now())
     with tidb.begin() as txn:
@@ -97,7 +96,7 @@ def _copy(tidb: Tidb, table: NamedTable, after: NamedTable) -> None:
 
 
 def _alter(
-    tidb: Tidb, kind: JobType, table: NamedTable, statement: str, after: tuple[TidbPartition, ...]
+    tidb: TidbServer, kind: JobType, table: NamedTable, statement: str, after: tuple[TidbPartition, ...]
 ) -> NamedTable:
     job = about(tidb, kind, table, f"ALTER TABLE {sql(table)} {statement}")
     return job.finish(replace(table, info=replace(table.info, partitions=after)))[0]

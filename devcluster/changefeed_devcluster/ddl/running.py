@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import keys
 from ..tidb.schema import DDL_JOB_TABLE, NONE, PUBLIC, DbInfo, NamedTable, TidbTable, dump
+from ..tidb.server import TidbServer, put_table, table_key
+from ..tidb.transaction import Transaction
 from .jobs import DdlJob, JobState, JobType
-
-if TYPE_CHECKING:
-    from ..tidb.tidb import Tidb
-    from ..tidb.transaction import Transaction
 
 #: The definitions that sessions use from one state of a job on, the last one when it is done.
 States = Iterator[NamedTable]
@@ -30,7 +28,7 @@ class RunningJob:
 
     def __init__(
         self,
-        tidb: Tidb,
+        tidb: TidbServer,
         kind: JobType,
         db: DbInfo,
         table: tuple[int, str],
@@ -64,7 +62,7 @@ class RunningJob:
         self._job = replace(self._job, **self._reached((table, *others)))
         with self._tidb.begin() as txn:
             for each in erased:
-                txn.erase(_table_key(each))
+                txn.erase(table_key(each))
             self._step(txn)
             shown = [put_table(txn, each) for each in (table, *others)]
             self._update(txn, self._job)
@@ -120,7 +118,7 @@ class RunningJob:
                 self._update(txn, self._job)
         with self._tidb.begin() as txn:
             for table in erased:
-                txn.erase(_table_key(table))
+                txn.erase(table_key(table))
             stored = tuple(put_table(txn, table) for table in stored)
             if db is not None:
                 txn.write(keys.meta_hash("DBs", f"DB:{db.id}"), dump(db.to_json()))
@@ -178,7 +176,7 @@ class RunningJob:
 
 
 def about(
-    tidb: Tidb, kind: JobType, table: NamedTable, query: str, args: Mapping[str, Any] | None = None
+    tidb: TidbServer, kind: JobType, table: NamedTable, query: str, args: Mapping[str, Any] | None = None
 ) -> RunningJob:
     """A job about one table that exists."""
     return RunningJob(tidb, kind, table.db, (table.id, table.info.name), query, args)
@@ -215,16 +213,6 @@ def involving(*tables: NamedTable, shared: Iterable[NamedTable] = ()) -> list[di
 def involving_database(name: str) -> list[dict[str, Any]]:
     """Involve a database with all of its tables."""
     return [{"database": name.lower(), "table": "*"}]
-
-
-def _table_key(table: NamedTable) -> bytes:
-    return keys.meta_hash(f"DB:{table.db.id}", f"Table:{table.id}")
-
-
-def put_table(txn: Transaction, table: NamedTable) -> NamedTable:
-    stored = replace(table, info=replace(table.info, update_ts=txn.start_ts))
-    txn.write(_table_key(table), dump(stored.info.to_json()))
-    return stored
 
 
 def _next_version(txn: Transaction) -> int:

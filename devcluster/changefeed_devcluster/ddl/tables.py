@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import keys
 from ..tidb.partitions import TidbPartition, partitions_sql
@@ -21,11 +21,9 @@ from ..tidb.schema import (
     full_name,
     make_table,
 )
+from ..tidb.server import TidbServer
 from .jobs import JobType
 from .running import RunningJob, about, involving, sql
-
-if TYPE_CHECKING:
-    from ..tidb.tidb import Tidb
 
 Partitions = Mapping[str, int | None]  # by name, in order: the key that each is below, None for the last one
 
@@ -41,7 +39,7 @@ class NewTable:
 
 
 def create_table(
-    tidb: Tidb, db: str, new: NewTable, regions: int = 1, handles: int = 1000, at_once: bool = False
+    tidb: TidbServer, db: str, new: NewTable, regions: int = 1, handles: int = 1000, at_once: bool = False
 ) -> NamedTable:
     """Create it in a database that exists, split into `regions` so that the handles 1..handles fall evenly.
 
@@ -59,7 +57,7 @@ def create_table(
     return table
 
 
-def create_tables(tidb: Tidb, db: str, several: Sequence[NewTable]) -> tuple[NamedTable, ...]:
+def create_tables(tidb: TidbServer, db: str, several: Sequence[NewTable]) -> tuple[NamedTable, ...]:
     """Create them in one job, as a restore or the fast way does."""
     made = [_made(tidb, db, new) for new in several]
     tables = [table for table, _ in made]
@@ -69,7 +67,7 @@ def create_tables(tidb: Tidb, db: str, several: Sequence[NewTable]) -> tuple[Nam
     return job.finish(*tables, carried=[table.info for table in tables])
 
 
-def create_like(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
+def create_like(tidb: TidbServer, table: NamedTable, name: str) -> NamedTable:
     """Another table without partitions, with the same columns under the same ids."""
     (id_,) = tidb.new_physical_ids(1)
     info = replace(table.info, id=id_, name=_free(tidb, table.db.name, name), partitions=())
@@ -81,7 +79,7 @@ def create_like(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
     return job.finish(made)[0]
 
 
-def _made(tidb: Tidb, db: str, new: NewTable) -> tuple[NamedTable, str]:
+def _made(tidb: TidbServer, db: str, new: NewTable) -> tuple[NamedTable, str]:
     _free(tidb, db, new.name)
     if db not in tidb.databases:
         raise ValueError(f"there is no database {db}: create it first")
@@ -94,12 +92,12 @@ def _made(tidb: Tidb, db: str, new: NewTable) -> tuple[NamedTable, str]:
     return NamedTable(tidb.databases[db], info), query
 
 
-def new_partitions(tidb: Tidb, given: Partitions) -> tuple[TidbPartition, ...]:
+def new_partitions(tidb: TidbServer, given: Partitions) -> tuple[TidbPartition, ...]:
     ids = tidb.new_physical_ids(len(given))
     return tuple(TidbPartition(id_, *each) for id_, each in zip(ids, given.items(), strict=True))
 
 
-def drop_table(tidb: Tidb, table: NamedTable) -> None:
+def drop_table(tidb: TidbServer, table: NamedTable) -> None:
     """Takes the table out of the catalog; its rows stay in the store, without an event, as in TiKV before GC."""
     named = [{"Schema": ci_str(table.db.name), "Name": ci_str(table.info.name)}]
     args = {"identifiers": named, "fk_check": True, "old_partition_ids": [each.id for each in table.info.partitions]}
@@ -112,7 +110,7 @@ def _dropped(job: RunningJob, table: NamedTable) -> None:
     job.finish(erased=[table])
 
 
-def recover_table(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
+def recover_table(tidb: TidbServer, table: NamedTable, name: str) -> NamedTable:
     """A table that was dropped, under its old id with its old rows."""
     recovered = replace(table, info=replace(table.info, name=_free(tidb, table.db.name, name)))
     query = f"FLASHBACK TABLE `{table.info.name}` TO `{name}`"
@@ -122,7 +120,7 @@ def recover_table(tidb: Tidb, table: NamedTable, name: str) -> NamedTable:
     return recovered
 
 
-def truncate_table(tidb: Tidb, table: NamedTable) -> NamedTable:
+def truncate_table(tidb: TidbServer, table: NamedTable) -> NamedTable:
     """The same table under a new id, empty."""
     (id_,) = tidb.new_physical_ids(1)
     old = table.info.partitions
@@ -139,7 +137,7 @@ def truncate_table(tidb: Tidb, table: NamedTable) -> NamedTable:
     return after
 
 
-def rename_table(tidb: Tidb, table: NamedTable, db: DbInfo, name: str) -> NamedTable:
+def rename_table(tidb: TidbServer, table: NamedTable, db: DbInfo, name: str) -> NamedTable:
     """Into another database, or the same one."""
     _free(tidb, db.name, name)
     after = NamedTable(db, replace(table.info, name=name))
@@ -153,7 +151,7 @@ def rename_table(tidb: Tidb, table: NamedTable, db: DbInfo, name: str) -> NamedT
     return after
 
 
-def swap_tables(tidb: Tidb, one: NamedTable, other: NamedTable) -> tuple[NamedTable, NamedTable]:
+def swap_tables(tidb: TidbServer, one: NamedTable, other: NamedTable) -> tuple[NamedTable, NamedTable]:
     """Each gets the other's name, in one statement with a name in between."""
     between = NamedTable(one.db, replace(one.info, name=f"{one.info.name}_between"))
     steps = [(one, between), (other, _named(other, one)), (between, _named(one, other))]
@@ -177,7 +175,7 @@ def _named(table: NamedTable, as_: NamedTable) -> NamedTable:
     return NamedTable(as_.db, replace(table.info, name=as_.info.name))
 
 
-def _free(tidb: Tidb, db: str, name: str) -> str:
+def _free(tidb: TidbServer, db: str, name: str) -> str:
     if full_name(db, name) in tidb.tables:
         raise ValueError(f"table {db}.{name} exists")
     return name
@@ -186,7 +184,7 @@ def _free(tidb: Tidb, db: str, name: str) -> str:
 # --- what has no rows ---
 
 
-def create_view(tidb: Tidb, name: str, of: NamedTable, replaced: NamedTable | None = None) -> NamedTable:
+def create_view(tidb: TidbServer, name: str, of: NamedTable, replaced: NamedTable | None = None) -> NamedTable:
     """The view `name` of a table's columns, in its database; instead of one that is there."""
     (id_,) = tidb.new_physical_ids(1)
     columns = tuple(replace(column, offset=n) for n, column in enumerate(of.info.public))
@@ -206,11 +204,11 @@ def create_view(tidb: Tidb, name: str, of: NamedTable, replaced: NamedTable | No
     return made
 
 
-def drop_view(tidb: Tidb, view: NamedTable) -> None:
+def drop_view(tidb: TidbServer, view: NamedTable) -> None:
     _dropped(about(tidb, JobType.DROP_VIEW, view, f"DROP VIEW {sql(view)}"), view)
 
 
-def create_sequence(tidb: Tidb, db: DbInfo, name: str) -> NamedTable:
+def create_sequence(tidb: TidbServer, db: DbInfo, name: str) -> NamedTable:
     (id_,) = tidb.new_physical_ids(1)
     sequence: dict[str, Any] = {
         "sequence_start": 1, "sequence_cache": True, "sequence_cycle": False, "sequence_min_value": 1,
@@ -223,5 +221,5 @@ def create_sequence(tidb: Tidb, db: DbInfo, name: str) -> NamedTable:
     return made
 
 
-def drop_sequence(tidb: Tidb, sequence: NamedTable) -> None:
+def drop_sequence(tidb: TidbServer, sequence: NamedTable) -> None:
     _dropped(about(tidb, JobType.DROP_SEQUENCE, sequence, f"DROP SEQUENCE {sql(sequence)}"), sequence)

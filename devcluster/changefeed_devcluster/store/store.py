@@ -268,7 +268,7 @@ class MvccStore:
         """Removes the transaction's locks and bars its later prewrites. Raises AlreadyCommitted.
 
         `protects`: so do the records of keys that were not locked, for a later transaction of the same ts too. Without
-        it nothing is left on a key that another transaction has committed at just that ts: its version has the place.
+        it nothing is left on a key that another transaction has committed at just that ts: its version stays.
         """
         with self.lock:
             todo = []

@@ -36,7 +36,7 @@ def network_policy(target: Target, network: Network, owner: Json) -> dict[str, A
                 {"to": [{"podSelector": ours}]},
                 {"ports": [{"port": _DNS, "protocol": "UDP"}, *_tcp([_DNS])]},
                 {"ports": _tcp(network.api_server_ports)},
-                _rule([*_pd_ports(target), *network.tikv_ports, *_store_ports(target)], "to", network.to),
+                _rule([*_upstream_ports(target), *network.tikv_ports, *_store_ports(target)], "to", network.to),
                 *(dict(rule) for rule in network.extra_egress),
             ],
         },
@@ -53,9 +53,8 @@ def _tcp(ports: Iterable[int]) -> list[dict[str, Any]]:
     return [{"port": port, "protocol": "TCP"} for port in ports]
 
 
-def _pd_ports(target: Target) -> Iterator[int]:
-    for address in target.resource.spec.upstream.pd_addresses:
-        yield _port(address)
+def _upstream_ports(target: Target) -> Iterator[int]:
+    return map(_port, target.resource.spec.upstream.servers())
 
 
 def _store_ports(target: Target) -> Iterator[int]:

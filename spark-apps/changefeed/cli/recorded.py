@@ -12,6 +12,7 @@ from changefeed.log.state import State
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, open_store
 from changefeed.spec.driver_status import TABLES_MAX, TableStatus
+from changefeed.spec.upstream_address import upstream_address
 from changefeed.ui.view import ChangefeedView
 
 _READ_S = 5.0  # between two looks at the logs
@@ -91,7 +92,7 @@ def of_log(state: State, now_ms: int) -> ChangefeedView:
 
 def _facts(config: Mapping[str, Any], state: State) -> Iterator[tuple[str, str]]:
     spec = config.get("spec", {})
-    yield "Upstream", ", ".join(spec.get("upstream", {}).get("pdAddresses", []))
+    yield "Upstream", upstream_address(spec)
     for kind, sink in spec.get("sink", {}).items():
         if isinstance(sink, dict):
             yield "Sink", f"{kind} {sink.get('uri', '')}".strip()

@@ -117,7 +117,10 @@ def write_segment(run_folder: RunFolder, task: str, seq: int, spans: Sequence[Sp
 
 
 def _sort(spans: Sequence[SpanRows]) -> Iterator[_SortedRows]:
-    """Of each its rows. Small ones are sorted at once: a step costs a row of each of hundreds what it costs one."""
+    """Yield each span's rows in order.
+
+    Small ones are sorted at once: a step costs a row of each of hundreds what it costs one.
+    """
     for span in spans:
         if not any(batch.num_rows for batch in span.batches):
             raise ValueError(f"span {span.span_id} has no rows to write")

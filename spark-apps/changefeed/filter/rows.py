@@ -89,13 +89,13 @@ class RowFilter:
         if self.start_ts:
             dropped |= np.isin(rows.column("start_ts").to_numpy(), np.array(self.start_ts, np.uint64))
         for test in self.tests:
-            places = np.flatnonzero((op == test.op) & ~dropped)
-            if len(places):
-                dropped[places] = self._fits(_at(rows, places), test)
+            numbers = np.flatnonzero((op == test.op) & ~dropped)
+            if len(numbers):
+                dropped[numbers] = self._fits(_at(rows, numbers), test)
         for columns in self.touches_only:
-            places = np.flatnonzero((op == OP_UPDATE) & ~dropped)
-            if len(places):
-                dropped[places] = ~self._changes_others(_at(rows, places), columns)
+            numbers = np.flatnonzero((op == OP_UPDATE) & ~dropped)
+            if len(numbers):
+                dropped[numbers] = ~self._changes_others(_at(rows, numbers), columns)
         return rows.filter(pa.array(~dropped)) if dropped.any() else rows
 
     def _fits(self, rows: pa.RecordBatch, test: Test) -> Mask:
@@ -139,8 +139,8 @@ def fingerprint(spec: Filter) -> str:
     return f"filter-{VERSION} sqlglot-{version('sqlglot')}"
 
 
-def _at(rows: pa.RecordBatch, places: npt.NDArray[np.intp]) -> pa.RecordBatch:
-    return rows if len(places) == rows.num_rows else rows.take(pa.array(places))
+def _at(rows: pa.RecordBatch, numbers: npt.NDArray[np.intp]) -> pa.RecordBatch:
+    return rows if len(numbers) == rows.num_rows else rows.take(pa.array(numbers))
 
 
 def _ops(rule: EventFilter) -> frozenset[int]:

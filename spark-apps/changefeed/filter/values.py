@@ -172,7 +172,7 @@ def _one_collation(values: Sequence[Operand]) -> list[Operand]:
 
 
 def _as_number(value: Operand) -> Operand:
-    """Of a text, the number it begins with, or 0; of an ENUM or SET its own."""
+    """Return a value as a number: a text as the number it begins with, or 0; an ENUM or SET as its own."""
     if value.kind != "text":
         return value
     if value.number is not None:

@@ -87,7 +87,7 @@ def by_rule(collation: str, codes: Codes) -> tuple[Units, Units]:
 
 @dataclass(frozen=True)
 class Weights:
-    """Of every character, by code point: `units[starts[c] : starts[c] + lengths[c]]`."""
+    """The weights of every character, by code point: `units[starts[c] : starts[c] + lengths[c]]`."""
 
     starts: npt.NDArray[np.int32]
     lengths: npt.NDArray[np.uint8]
@@ -122,17 +122,17 @@ class Weights:
             return _series(pa.large_binary(), texts, ends * 2, self.units[self.starts[codes]].astype(">u2").tobytes())
         after = np.cumsum(lengths, dtype=np.int64)
         units = np.empty(after[-1], ">u2")
-        for place in range(lengths.max()):
-            longer = np.flatnonzero(lengths > place)
-            units[(after - lengths)[longer] + place] = self.units[self.starts[codes[longer]] + place]
+        for number in range(lengths.max()):
+            longer = np.flatnonzero(lengths > number)
+            units[(after - lengths)[longer] + number] = self.units[self.starts[codes[longer]] + number]
         return _series(pa.large_binary(), texts, np.concatenate([[0], after])[ends] * 2, units.tobytes())
 
     def representatives(self) -> Codes:
         """For each character, the first one of the same weights."""
         units = np.zeros((_CHARACTERS, _MOST_UNITS), np.uint16)
-        for place in range(_MOST_UNITS):
-            longer = self.lengths > place
-            units[longer, place] = self.units[self.starts[longer] + place]
+        for number in range(_MOST_UNITS):
+            longer = self.lengths > number
+            units[longer, number] = self.units[self.starts[longer] + number]
         one, other = units.view(np.uint64).T
         order = np.lexsort((one, other))
         new = np.append(True, (np.diff(one[order]) != 0) | (np.diff(other[order]) != 0))

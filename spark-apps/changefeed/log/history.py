@@ -242,7 +242,7 @@ def _plan(state: State, record: PlanRecord) -> dict[str, Any]:
         infos = dict(sorted({**infos, **record.table_infos}.items()))
     for number, entry in enumerate(record.entries):
         if entry.entry != number:
-            _refuse(record, f"entry {entry.entry} stands in place {number}")
+            _refuse(record, f"entry {entry.entry} stands at number {number}")
         if entry.table_info not in infos:
             _refuse(record, f"entry {number} names TableInfo {entry.table_info!r}, which no record holds")
         if entry.to.commit_ts > record.resolved_ts:

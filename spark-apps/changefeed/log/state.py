@@ -23,7 +23,7 @@ NEXT_STEP = (
 
 
 class NewestEntry(Frozen):
-    """Of a dispatcher's committed entries that have rows. `table_version`: the entry's."""
+    """The newest of a dispatcher's committed entries that have rows. `table_version`: the entry's."""
 
     plan: int
     entry: int
@@ -64,7 +64,7 @@ class Epoch(Frozen):
 
     @property
     def uid(self) -> str:
-        """Of the resource that it drives."""
+        """The uid of the resource that the epoch drives."""
         return uid_of(self.config)
 
     @property
@@ -196,7 +196,7 @@ class State(Frozen):
         return known is not None and known.definition not in ("", table_info)
 
     def output(self, dispatcher: int) -> dict[str, Any]:
-        """Of the dispatcher's newest entry; {}: there is none, or it needed none."""
+        """Return what the dispatcher's newest entry was written to; {}: there is none, or it needed none."""
         known = self.dispatchers.get(dispatcher)
         return known.output if known else {}
 

@@ -33,6 +33,10 @@ def order_of(rows: pa.RecordBatch, by: Sequence[str]) -> npt.NDArray[Any] | None
     columns = [_comparable(rows.column(name)) for name in by]
     if _stand_in_order(columns):
         return None
+    # Most often the rows are some sorted runs: merged by the first column, they stand in order by all.
+    merged: npt.NDArray[Any] = np.argsort(columns[0], kind="stable")
+    if _stand_in_order([_at(column, merged) for column in columns]):
+        return merged
     if all(isinstance(column, np.ndarray) for column in columns):
         return np.lexsort(columns[::-1])
     order: npt.NDArray[Any] = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in by]).to_numpy()
@@ -82,6 +86,10 @@ def _words(keys: pa.Array) -> npt.NDArray[np.uint64] | None:
 def _words_at(keys: pa.Array, first: int, length: int, kind: str) -> npt.NDArray[np.uint64]:
     """The words that begin `length` bytes apart, from byte `first` of the keys' data on."""
     return np.ndarray((len(keys),), kind, keys.buffers()[2], first, (length,))
+
+
+def _at(column: npt.NDArray[Any] | pa.Array, places: npt.NDArray[Any]) -> npt.NDArray[Any] | pa.Array:
+    return column[places] if isinstance(column, np.ndarray) else column.take(pa.array(places))
 
 
 def _stand_in_order(columns: Sequence[npt.NDArray[Any] | pa.Array]) -> bool:

@@ -13,7 +13,7 @@ _WHO = "deletion"
 
 
 class Deletion:
-    """Of one run; a segment counts for the quota of the event store until it is gone."""
+    """Deletes segments of one run; a segment counts for the quota of the event store until it is gone."""
 
     def __init__(self, run_folder: RunFolder, files: KnownFiles, meter: Meter) -> None:
         self._run_folder = run_folder

@@ -22,7 +22,7 @@ _WHO = "expiry"
 
 
 class Expiry:
-    """Of one run. `ending`: the run is about to end, and waits for nothing."""
+    """Deletes what has expired, during one run. `ending`: the run is about to end, and waits for nothing."""
 
     def __init__(self, sink: SinkClaim, meter: Meter, ending: threading.Event) -> None:
         self._sink, self._meter, self._ending = sink, meter, ending

@@ -54,7 +54,7 @@ def lease_of(changefeed: Changefeed, upstream: Upstream) -> HistoryLease:
 
 
 def hold_stem(name: str) -> str:
-    """Of a changefeed's hold at PD: what tells it from others below one state URI. "": it is no changefeed's.
+    """Return what tells a changefeed's hold at PD from others below one state URI. "": it is no changefeed's.
 
     The URI of a state id is left out: it may be written in several ways.
     """

@@ -89,7 +89,7 @@ class Owner:
 
     @property
     def dispatchers(self) -> Set[int]:
-        """Of all tables that are pulled and written now."""
+        """The dispatchers of all tables that are pulled and written now."""
         return self._tables.keys()
 
     def table_name(self, dispatcher: int) -> str:
@@ -360,7 +360,7 @@ class Owner:
         return None
 
     def _progress(self, done: Done = ()) -> Iterator[DispatcherProgress]:
-        """Of all dispatchers. One DispatcherProgress stands for those that have no open files: it is the lowest of all.
+        """Yield the progress of all dispatchers. Those without open files share one: the lowest of all.
 
         `done`: files that count as committed.
         """

@@ -58,7 +58,7 @@ class Publication:
         recorded()
 
     async def checkpoint(self, ts: int, force: bool) -> None:
-        """Of what is in the log (rules 8, 11): now and then, or now."""
+        """Publish the checkpoint of what is in the log (rules 8, 11): now and then, or now."""
         due = force or time.monotonic() - self._published_at >= self._pace.metadata_s
         if ts == self._published or not due:
             return

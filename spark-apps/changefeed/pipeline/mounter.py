@@ -66,8 +66,8 @@ def _before_updates(
     old = decoder_of(table).rows(table, before.column("key"), values, time_zone, written, are_whole=True)
     if before.num_rows == len(op):
         return old
-    places = pa.array(np.cumsum(updates) - 1, mask=~updates)
-    return [values.take(places) for values in old]
+    indices = pa.array(np.cumsum(updates) - 1, mask=~updates)
+    return [values.take(indices) for values in old]
 
 
 def _halve(

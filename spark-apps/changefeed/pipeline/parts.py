@@ -21,8 +21,10 @@ import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 
-#: Of raw rows in a part; sorting and encoding them takes some three times as much.
-PART_BYTES = 48 << 20
+#: Of raw rows in a part: sorting and encoding them takes some three times as much, and is cheap while that is cached.
+PART_BYTES = 8 << 20
+#: Of those of a commit ts, which is cut only beyond it: whoever looks for the rows of a zone looks at all keys.
+ZONE_BYTES = 48 << 20
 _SAMPLES = 64  # keys that are looked at for each cut
 
 
@@ -65,27 +67,28 @@ class Part:
         return owned
 
 
-def cut(tables: Sequence[pa.Table], first_ts: int, last_ts: int, size: int, *, split: bool) -> Iterator[Part]:
-    """Parts of about `size` bytes that hold the rows of the tables (RAW_SCHEMA) with first_ts <= commit ts <= last_ts.
+def cut(
+    tables: Sequence[pa.Table], first_ts: int, last_ts: int, size: int, zone_size: int, *, split: bool
+) -> Iterator[Part]:
+    """Parts of about `size` bytes that hold the rows of the tables (RAW_SCHEMA) with first_ts <= commit ts <= last_ts;
+    a commit ts of more than both is cut into those of `zone_size`.
 
     `split`: updates may be halved.
     """
     found = [_bytes_by_ts(rows, first_ts, last_ts) for rows in tables if rows.num_rows]
     if not sum(len(ts) for ts, _ in found):
         return
-    every_ts, place = np.unique(np.concatenate([ts for ts, _ in found]), return_inverse=True)
-    total = np.cumsum(np.bincount(place, np.concatenate([held for _, held in found])))
+    every_ts, index = np.unique(np.concatenate([ts for ts, _ in found]), return_inverse=True)
+    total = np.cumsum(np.bincount(index, np.concatenate([held for _, held in found])))
     first = 0
     while first < len(every_ts):
         before = float(total[first - 1]) if first else 0.0
-        end = int(np.searchsorted(total, before + size, side="right"))
-        if end > first:
-            yield Part(int(every_ts[first]), int(every_ts[end - 1]))
-        else:
-            end = first + 1
-            ts = int(every_ts[first])
-            pieces = math.ceil((float(total[first]) - before) / size)
+        end = max(int(np.searchsorted(total, before + size, side="right")), first + 1)
+        ts, pieces = int(every_ts[first]), math.ceil((float(total[first]) - before) / max(size, zone_size))
+        if pieces > 1:
             yield from (Part(ts, ts, zone) for zone in _zones(tables, ts, pieces, split))
+        else:
+            yield Part(ts, int(every_ts[end - 1]))
         first = end
 
 

@@ -36,8 +36,8 @@ class Recipe:
 
     @cached_property
     def likeness(self) -> str | None:
-        """Of a plan's tables, those with the same one have rows that are selected and mounted alike. None: it has to be
-        known whose rows they are.
+        """What tables of one plan share when their rows are selected and mounted alike. None: it has to be known whose
+        rows they are.
         """
         if not self.selection.rows.keeps_all or self.integrity["level"] != "None":
             return None

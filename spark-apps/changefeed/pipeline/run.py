@@ -27,9 +27,9 @@ from changefeed.upstream.decoders import decoder_of
 
 _LOG = logging.getLogger(__name__)
 
-#: A chunk ends at so many rows, or at the row that reaches so many raw bytes; both depend on the rows alone (rule 10).
-CHUNK_ROWS = 100_000
-CHUNK_BYTES = 32 << 20
+#: A chunk ends at the row that reaches so many bytes: what is made of it stays in the processor's caches.
+CHUNK_BYTES = 8 << 20
+CELL_BYTES = 16  # that a decoded value takes beside those of its row, at about
 
 
 class EntryRows:
@@ -61,7 +61,7 @@ class EntryRows:
         for found in sort_parts(slices, recipe.table, plan.from_, plan.to, split=recipe.mounting.split):
             self.raw_rows += found.raw_rows
             cpu.went_to("sort")
-            for chunk in chunks(drop_unseen(found.rows)):
+            for chunk in chunks(drop_unseen(found.rows), len(recipe.selection.columns)):
                 if records := self._mounted(chunk):
                     yield records
                     cpu.resume()
@@ -89,11 +89,13 @@ def read_slices(
     return list(zip(pieces, tables, strict=True))
 
 
-def chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in pieces of bounded size; where one ends depends on the rows alone."""
+def chunks(rows: pa.RecordBatch, columns: int) -> Iterator[pa.RecordBatch]:
+    """The rows in pieces that are small, also when `columns` are decoded; where one ends depends on the rows alone
+    (rule 10).
+    """
     if not rows.num_rows:
         return
-    total = np.zeros(rows.num_rows, np.int64)  # bytes up to the end of each row
+    total = np.arange(1, rows.num_rows + 1) * (columns * CELL_BYTES)  # bytes up to the end of each row
     for name in ("value", "old_value"):
         column = rows.column(name)
         offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: rows.num_rows + 1].astype(np.int64)
@@ -101,8 +103,7 @@ def chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     start = 0
     while start < rows.num_rows:
         before = int(total[start - 1]) if start else 0
-        full = int(np.searchsorted(total, before + CHUNK_BYTES)) + 1
-        end = min(start + CHUNK_ROWS, full, rows.num_rows)
+        end = min(int(np.searchsorted(total, before + CHUNK_BYTES)) + 1, rows.num_rows)
         yield rows.slice(start, end - start)
         start = end
 

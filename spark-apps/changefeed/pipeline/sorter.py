@@ -18,13 +18,13 @@ from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.order import BY_IDENTITY, BY_POSITION, comparable, order_of, ordered, same_as_next
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
-from changefeed.pipeline.parts import PART_BYTES, Part, cut
+from changefeed.pipeline.parts import PART_BYTES, ZONE_BYTES, Part, cut
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.time_zones import UTC
 from changefeed.upstream.decoders import decoder_of
 
 Mask = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.int64]
 
 _BY_ENTRY = ("span_id",)
 
@@ -43,13 +43,14 @@ def sort_parts(
     *,
     split: bool,
     size: int = PART_BYTES,
+    zone_size: int = ZONE_BYTES,
 ) -> Iterator[Sorted]:
-    """What `sort_rows` gives, in parts of about `size` bytes, one after the other."""
+    """What `sort_rows` gives, in parts as of `cut`, one after the other."""
     if sum(rows.get_total_buffer_size() for _, rows in slices) <= size:  # nbytes takes thirty times as long
         yield sort_rows(slices, table, from_, to, split=split)
         return
     first_ts = from_.commit_ts + from_.is_end_of_ts
-    for part in cut([rows for _, rows in slices], first_ts, to.commit_ts, size, split=split):
+    for part in cut([rows for _, rows in slices], first_ts, to.commit_ts, size, zone_size, split=split):
         yield sort_rows(slices, table, from_, to, split=split, part=part)
 
 
@@ -122,21 +123,21 @@ def _unique(
     return _at(rows, order)
 
 
-def _at(rows: pa.RecordBatch, places: Places | None) -> pa.RecordBatch:
-    """The rows at these places; None: all of them, as they stand."""
-    return rows if places is None else rows.take(pa.array(places))
+def _at(rows: pa.RecordBatch, numbers: Numbers | None) -> pa.RecordBatch:
+    """The rows of these numbers; None: all of them, as they stand."""
+    return rows if numbers is None else rows.take(pa.array(numbers))
 
 
-def _check_copies(rows: pa.RecordBatch, left: Places, right: Places, pieces: list[tuple[SegmentSlice, int]]) -> None:
+def _check_copies(rows: pa.RecordBatch, left: Numbers, right: Numbers, pieces: list[tuple[SegmentSlice, int]]) -> None:
     for name in ("start_ts", "op", "value", "old_value"):
         equal = _equal(rows.column(name), left, right)
         if not equal.all():
-            place = int(equal.argmin())
-            copies = [int(left[place]), int(right[place])]
+            number = int(equal.argmin())
+            copies = [int(left[number]), int(right[number])]
             raise _differ(rows.take(pa.array(copies)), name, [_origin(pieces, row) for row in copies])
 
 
-def _equal(column: pa.Array, left: Places, right: Places) -> Mask:
+def _equal(column: pa.Array, left: Numbers, right: Numbers) -> Mask:
     """Element-wise; NULL equals NULL."""
     a, b = column.take(pa.array(left)), column.take(pa.array(right))
     same: Mask = _to_mask(pc.equal(a, b))

@@ -303,7 +303,7 @@ class PipelineTask:
         self._tell(error)
 
     def _tell(self, error: ChangefeedError) -> None:
-        """Of a store that fails; how long that may last is the owner's decision."""
+        """Tell the owner of a store that fails; how long that may last is the owner's decision."""
         with OwnerClient(self._owner) as client:
             client.wait(error)
 

@@ -37,7 +37,7 @@ from changefeed.upstream.decoders import decoder_of
 SMALL_BYTES = 64 << 10
 MOST_BYTES = 8 << 20  # of what is read for all: it is copied, and stays until the last of them is written
 
-_Places = npt.NDArray[np.int64]
+_Numbers = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -128,21 +128,21 @@ def _make(
 
 
 def _numbered(
-    slices: Sequence[tuple[SegmentSlice, pa.Table]], owners: _Places, plans: Sequence[PlanEntry], decoder: Decoder
+    slices: Sequence[tuple[SegmentSlice, pa.Table]], owners: _Numbers, plans: Sequence[PlanEntry], decoder: Decoder
 ) -> tuple[pa.RecordBatch | None, list[tuple[SegmentSlice, int]]]:
     """The rows in their entries' bounds, copied: `span_id` is the entry's number here, and all keys are the first
     one's table's. With the slices, and how many rows of each these are. None: a key is not one of its table's.
     """
     rows = pa.concat_batches([NO_ROWS, *(batch for _, table in slices for batch in table.to_batches())])
-    places = np.repeat(np.arange(len(slices)), [table.num_rows for _, table in slices])
-    entries = owners[places]
+    pieces = np.repeat(np.arange(len(slices)), [table.num_rows for _, table in slices])
+    entries = owners[pieces]
     after = np.array([plan.from_.commit_ts for plan in plans], np.uint64)
     upto = np.array([plan.to.commit_ts for plan in plans], np.uint64)
     commit_ts = rows.column("commit_ts").to_numpy()
     inside = (commit_ts > after[entries]) & (commit_ts <= upto[entries])
     if not inside.all():
-        rows, places, entries = rows.filter(pa.array(inside)), places[inside], entries[inside]
-    counts = np.bincount(places, minlength=len(slices)).tolist()
+        rows, pieces, entries = rows.filter(pa.array(inside)), pieces[inside], entries[inside]
+    counts = np.bincount(pieces, minlength=len(slices)).tolist()
     keys = decoder.moved(rows.column("key"), [plan.table_id for plan in plans], entries)
     if keys is None:
         return None, []
@@ -152,13 +152,13 @@ def _numbered(
     return numbered, [(piece, count) for (piece, _), count in zip(slices, counts, strict=True)]
 
 
-def _edges(rows: pa.RecordBatch, alike: Sequence[object]) -> _Places:
+def _edges(rows: pa.RecordBatch, alike: Sequence[object]) -> _Numbers:
     """Where each entry's rows begin, and the last one's end."""
-    found: _Places = np.searchsorted(rows.column("span_id").to_numpy(), np.arange(len(alike) + 1))
+    found: _Numbers = np.searchsorted(rows.column("span_id").to_numpy(), np.arange(len(alike) + 1))
     return found
 
 
-def _record_edges(rows: pa.RecordBatch, edges: _Places, recipe: Recipe) -> _Places:
+def _record_edges(rows: pa.RecordBatch, edges: _Numbers, recipe: Recipe) -> _Numbers:
     """The same of what is mounted of them."""
     if not recipe.mounting.halve_updates:
         return edges

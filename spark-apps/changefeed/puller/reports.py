@@ -49,7 +49,7 @@ class Reports:
 
     @property
     def unheard_bytes(self) -> int:
-        """Of segments that are being written, or of which the owner has not heard: it may think that there is room."""
+        """The bytes of segments that are being written, or unknown to the owner: it may think that there is room."""
         return sum(self._unheard.values())
 
     def begun(self, seq: int, size: int) -> None:

@@ -12,6 +12,6 @@ class NotVerifiable(ChangefeedError):
 
 
 class Break(ChangefeedError):
-    """A promise is broken; the message names the place."""
+    """A promise is broken; the message says where."""
 
     exit_code = 4

@@ -28,7 +28,7 @@ _OF_DDLS = b"SET SESSION sql_mode='STRICT_TRANS_TABLES,ALLOW_INVALID_DATES,NO_AU
 
 
 def server_of(uri: str, field: str) -> MysqlServer:
-    """Of mysql://USER@HOST:PORT, with the password in MYSQL_PWD. Raises InvalidSpec."""
+    """Return the server at mysql://USER@HOST:PORT, with the password in MYSQL_PWD. Raises InvalidSpec."""
     found = urlsplit(uri)
     if found.password is not None:
         raise InvalidSpec(
@@ -99,7 +99,7 @@ class Statements:
     def put(self, rows: pa.RecordBatch) -> Iterator[bytes]:
         """Rows that are to be there as they are given: c0..cn of the segment's."""
         literals = self._literals(rows)
-        values = joined([b"(", *between(b",", [literals[number] for number in self._written]), b"),"])
+        values = joined([b"(", *between(b",", [[literals[number]] for number in self._written]), b"),"])
         for some in parts(np.arange(rows.num_rows), offsets(values)):
             yield self._replace + text(values, some, b",")
 

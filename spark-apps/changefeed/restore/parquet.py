@@ -41,7 +41,7 @@ def write(
 def _chosen(
     db: duckdb.DuckDBPyConnection, table: str, segment: TableVersion, wanted: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Of each column the first of its type, text and bytes that all of its values have."""
+    """Return for each column the first of its type, text and bytes that all of its values have."""
     chosen, notes = [], []
     for column, stored, value in zip(segment.columns, segment.stored, wanted, strict=True):
         if stored.type != pa.string():
@@ -88,7 +88,7 @@ def _typed(column: TableColumn, stored: ColumnHistory) -> str:
 
 
 def _names(number: str, base: str, elems: Sequence[str]) -> str:
-    """Of an ENUM's or a SET's number, as canal-json has it; 0 of an ENUM is the value of none."""
+    """Return the SQL for the names behind an ENUM's or a SET's number; 0 of an ENUM is the value of none."""
     listed = f"([{', '.join(map(literal, elems))}]::VARCHAR[])"
     if base == "ENUM":
         return f"CASE WHEN {number} = 0 THEN '' ELSE {listed}[{number}::BIGINT] END"

@@ -26,7 +26,7 @@ _RANK = "commit_ts * 2 + (op <> 'D')::UBIGINT"
 
 
 class RowChanges:
-    """Of rows with the columns `stored`, told apart by `key`.
+    """Changes of rows with the columns `stored`, told apart by `key`.
 
     `old`: what rows were before an update is kept as well, where `has_old`, under columns' names with `_old` behind.
     """

@@ -179,7 +179,7 @@ class RestoreSource:
 
     @cached_property
     def _format(self) -> Format | None:
-        """Of all files, in what matters here."""
+        """The format of all files, in what matters here."""
         paths = (path for version in self._all for data in version.data for path in data.directory.readable)
         first = next(paths, None)
         return None if first is None else self.known.format_of(first)

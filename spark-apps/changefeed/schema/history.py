@@ -141,8 +141,8 @@ class SchemaHistory:
         """The table's definition after all DDLs with a finish ts ≤ `ts`; None if there is no such table then."""
         self._check(ts)
         versions = self._history.get(table_id, [])
-        place = bisect_right(versions, ts, key=lambda version: version[0])
-        return versions[place - 1][1] if place else None
+        index = bisect_right(versions, ts, key=lambda version: version[0])
+        return versions[index - 1][1] if index else None
 
     def tables_at(self, ts: int) -> list[TableInfo]:
         """All tables and views after all DDLs with a finish ts ≤ `ts`, by id."""

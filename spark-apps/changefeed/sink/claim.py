@@ -45,7 +45,7 @@ class SinkClaim(ABC):
     """Bytes of an entry, about."""
 
     uri: str
-    """Of what is written now."""
+    """The URI of what is written now."""
 
     def open(self) -> None:
         """Find out whether it can be used, and hold it. Raises Conflict when another process of this machine does."""
@@ -79,5 +79,5 @@ class SinkClaim(ABC):
 
 
 def identity_downstream(state: State) -> str:
-    """Of the changefeed, to a downstream that remembers it: no other log that ever was has it."""
+    """Return what a downstream knows the changefeed by: no other log that ever was has it."""
     return f"{state.uid}/{state.origin}"

@@ -40,7 +40,7 @@ from changefeed.sink.records import Mounting, Records
 
 
 class EntryId(NamedTuple):
-    """An entry's place among those of its dispatcher: its plan's record, and its number there."""
+    """An entry's position among those of its dispatcher: its plan's record, and its number there."""
 
     plan: int
     entry: int
@@ -219,7 +219,7 @@ class SinkDriver:
 
 
 class FirstFailure:
-    """Of a sink's threads: told once (rule 6). Thread-safe."""
+    """Tells of the first failure of a sink's threads, once (rule 6). Thread-safe."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed

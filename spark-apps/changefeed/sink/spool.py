@@ -33,7 +33,7 @@ class Spool:
 
     @property
     def hash(self) -> str:
-        """Of everything appended so far."""
+        """The hash of everything appended so far."""
         return self._hash.hexdigest()
 
     def append(self, chunk: pa.Buffer) -> None:

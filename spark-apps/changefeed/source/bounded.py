@@ -81,7 +81,7 @@ async def plan(options: SourceOptions, wanted: ReadSchema | pa.Schema) -> list[Q
         for table_id in sorted({id_ for life in lives for id_ in life.table.physical_ids}):
             own = tuple(life for life in lives if table_id in life.table.physical_ids)
             for start, end in await _ranges(upstream, table_id):
-                parts.append(QueryPart(hold, options.place("parts"), start, end, own))
+                parts.append(QueryPart(hold, options.location("parts"), start, end, own))
         return parts
     finally:
         await upstream.close()

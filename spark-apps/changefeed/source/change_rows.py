@@ -38,7 +38,7 @@ def change_rows(
     after, upto = (Position.end_of(ts) for ts in bounds)
     written = tuple(column for column in shown if column is not None)
     for found in sort_parts(slices, table, after, upto, split=False):
-        for chunk in chunks(drop_unseen(found.rows)):
+        for chunk in chunks(drop_unseen(found.rows), len(written)):
             yield _batch(mount(chunk, table, UTC, written=written, halve_updates=True), columns, shown)
 
 

@@ -89,7 +89,7 @@ class SourceOptions:
             safepoint_ttl_s=_ttl(values.get("safepointTtl", _SAFEPOINT_TTL)),
         )
 
-    def place(self, name: str) -> Location:
+    def location(self, name: str) -> Location:
         """The folder for the segments of a stream or task."""
         return Location(below(self.event_store.uri, name, field="eventStore"), self.event_store.secret)
 

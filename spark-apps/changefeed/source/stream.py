@@ -207,7 +207,7 @@ class TableStream:
         self._read = await read_schema_of(upstream, self._wanted, table.id)
         self._table = FollowedTable(upstream, schema, table, options.table, self._read, self._news.set, self._fail)
         # PD's clock is monotonic, so each run of the stream gets a higher epoch than the runs before it.
-        self._run_folder = RunFolder(options.place(start.stream), await upstream.now(), secrets.token_hex(8))
+        self._run_folder = RunFolder(options.location(start.stream), await upstream.now(), secrets.token_hex(8))
         with suppress(Unavailable, Transient):
             await asyncio.to_thread(self._run_folder.delete_lower_epochs)
         self._pulling = Pulling(upstream, self._run_folder, self._on_report)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from changefeed.errors import NeedsHuman
 from changefeed.spark.jvm.class_archive import jars_in_order, java_options
+from changefeed.spark.jvm.jvm import leaves_in
 from changefeed.spark.worker.worker_client import DAEMON
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class LaptopDeployment:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(scratch / "local"),
             "spark.log.level": "FATAL",
-            "spark.driver.extraJavaOptions": java_options(),
+            "spark.driver.extraJavaOptions": f"{java_options()} {shlex.quote(leaves_in(scratch))}",
         }
 
     def environment(self, scratch: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ accepted and then ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
@@ -93,6 +93,15 @@ class UpstreamSpec(Section):
         if not all(address.startswith(scheme) for address in info.data.get("pd_addresses", ())):
             raise wrong(_TLS_AND_HTTPS)
         return tls
+
+    def servers(self) -> Iterable[str]:
+        """URLs of what pods connect to first; these name the others."""
+        return self.pd_addresses
+
+    @property
+    def address(self) -> str:
+        """The address by which people know the upstream."""
+        return ", ".join(self.pd_addresses)
 
 
 class Integrity(Section):

@@ -25,11 +25,11 @@ from changefeed.ticdc.keys import (
     EXTENSION,
     FLAGS,
     KINDS,
+    LOCATION_PARAMETERS,
     MEMBERS,
     OF_SINKS,
     PARAMETERS,
     PARTITIONS,
-    PLACE_PARAMETERS,
     PROTOCOLS,
     SAME,
     SAME_OF,
@@ -129,7 +129,7 @@ def to_yaml(converted: Converted) -> str:
 
 
 def _sink(draft: _Draft, uri: str) -> dict[str, object]:
-    """Writes the sink's kind and place. Gives the keys of the configuration that the URI has, too."""
+    """Writes the sink's kind and location. Gives the keys of the configuration that the URI has, too."""
     try:
         parts = _split(uri)
     except ValueError:
@@ -157,7 +157,7 @@ def _sink(draft: _Draft, uri: str) -> dict[str, object]:
         draft.name_secret("credentials", "sink URI: its user", ("username", "password"))
     elif _host(parts) != parts.netloc:
         draft.notes.append("sink URI: its user: no equivalent")
-    known_here = [*names, *PLACE_PARAMETERS.get(STORES.get(scheme, ""), {}), *STORE_SECRETS]
+    known_here = [*names, *LOCATION_PARAMETERS.get(STORES.get(scheme, ""), {}), *STORE_SECRETS]
     draft.notes += [f"sink URI: {_unknown(name, known_here)}" for name in parameters]
     return known
 
@@ -187,9 +187,9 @@ def _typed(key: str, text: str) -> object:
 
 def _location(parts: SplitResult, parameters: dict[str, str]) -> str:
     """Where an object store is. Takes what it knows out of `parameters`."""
-    known = PLACE_PARAMETERS.get(STORES.get(parts.scheme, ""), {})
-    place = {ours: parameters.pop(key) for key, ours in known.items() if key in parameters}
-    query = f"?{urlencode(place, safe=':/')}" if place else ""
+    known = LOCATION_PARAMETERS.get(STORES.get(parts.scheme, ""), {})
+    chosen = {ours: parameters.pop(key) for key, ours in known.items() if key in parameters}
+    query = f"?{urlencode(chosen, safe=':/')}" if chosen else ""
     return f"{STORES.get(parts.scheme, parts.scheme)}://{_host(parts)}{parts.path}{query}"
 
 
@@ -262,16 +262,16 @@ def _table(draft: _Draft, key: str, number: int, table: object) -> object:
     """One of a list, under its members' names here. An empty member says nothing in TiCDC."""
     if not isinstance(table, dict):
         return table
-    place, names, renamed = f"{key}[{number}]", MEMBERS[key], {}
+    path, names, renamed = f"{key}[{number}]", MEMBERS[key], {}
     for name, value in table.items():
         if name in names and value:
             renamed[names[name]] = value
             if name in WIDER and draft.kind != "kafka":
-                draft.notes.append(f"{place}.{name}: {WIDER[name]}")
+                draft.notes.append(f"{path}.{name}: {WIDER[name]}")
         elif f"{key}.{name}" in WITHOUT and value:
-            draft.notes.append(f"{_shown(f'{place}.{name}', value)}: no equivalent; {WITHOUT[f'{key}.{name}'][1]}")
+            draft.notes.append(f"{_shown(f'{path}.{name}', value)}: no equivalent; {WITHOUT[f'{key}.{name}'][1]}")
         elif name not in names and f"{key}.{name}" not in WITHOUT:
-            draft.notes.append(_unknown(f"{place}.{name}", [f"{place}.{member}" for member in names]))
+            draft.notes.append(_unknown(f"{path}.{name}", [f"{path}.{member}" for member in names]))
     if "partition" in renamed:
         word = str(renamed["partition"]).lower()
         renamed["partition"] = PARTITIONS.get(word, word)

@@ -232,7 +232,7 @@ WHO = {
 }
 #: Of an object store, by its scheme here: parameters of its URI, and what they are in ours. Google's endpoint is of
 #: another API there, and Azure's has the account in it.
-PLACE_PARAMETERS = {
+LOCATION_PARAMETERS = {
     "s3": {
         **{name: name for name in ("endpoint", "region", "force-path-style", "storage-class", "sse")},
         "sse-kms-key-id": "sse-kms-id",

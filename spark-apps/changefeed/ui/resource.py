@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from changefeed.spec.upstream_address import upstream_address
 from changefeed.ui.view import ChangefeedView, ConditionView, Failure
 
 _UNSEEN = "Not seen yet"
@@ -30,9 +31,8 @@ def of_resource(resource: Mapping[str, Any], now_ms: int) -> ChangefeedView:
 
 
 def _facts(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    addresses = _at(spec, "upstream").get("pdAddresses")
-    if isinstance(addresses, list):
-        yield "Upstream", ", ".join(map(str, addresses))
+    if address := upstream_address(spec):
+        yield "Upstream", address
     for kind, sink in _at(spec, "sink").items():
         uri = _text(status, "sinkUri") or (_text(sink, "uri") if isinstance(sink, Mapping) else "")
         yield "Sink", f"{kind} {uri}".strip()

@@ -353,6 +353,9 @@ class Upstream(Protocol):
         """
         ...
 
+    def check_can_copy(self) -> None:
+        """Raises InvalidSpec for spec.initialCopy where no table can be read as of a ts."""
+
     async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
         """The keys between which a physical table has parts of a like size, at most so many.
 

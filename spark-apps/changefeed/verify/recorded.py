@@ -84,7 +84,7 @@ async def upstream_of(changefeed: Changefeed, secrets_dir: Path | None) -> Async
 
 
 def pd_of(upstream: Upstream) -> PdClient:
-    """Of a TiKV cluster, whose history is read key by key."""
+    """Return the client of a TiKV cluster, whose history is read key by key."""
     if not isinstance(upstream, TikvCluster):
         raise NotVerifiable("The changefeed's upstream is no TiKV cluster.", "Compare the sink's rows with it by hand.")
     return upstream.pd
@@ -125,7 +125,10 @@ def rules_of(state: State) -> TableFilter:
 
 
 async def lives_of(state: State, pd: PdClient, upto_ts: int) -> Lives:
-    """Of the tables that the changefeed writes, from where its sink begins. Raises NotVerifiable for half a copy."""
+    """Read the lives of the tables that the changefeed writes, from where its sink begins.
+
+    Raises NotVerifiable for half a copy.
+    """
     check_copied(state, upto_ts)
     copies = state.copies() if state.initial_copy else None
     rules, ignores = rules_of(state), partial(ignores_ddl, _filter(state))

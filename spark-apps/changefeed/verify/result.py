@@ -31,7 +31,7 @@ class Verdict:
 
 @dataclass
 class ChangesVerdict(Verdict):
-    """Of a sink that keeps each change: what was read, and what was found."""
+    """The verdict on a sink that keeps each change: what was read, and what was found."""
 
     rows: int = 0
     transactions: int = 0
@@ -48,7 +48,7 @@ class ChangesVerdict(Verdict):
 
 @dataclass
 class Result(ChangesVerdict):
-    """Of files."""
+    """The verdict on files."""
 
     files: int = 0
     consumed: int = 0  # rows of the tables at the checkpoint that a consumer's replay was compared with
@@ -76,7 +76,7 @@ class TableRows:
 
 @dataclass
 class RowsVerdict(Verdict):
-    """Of a database that has the tables themselves."""
+    """The verdict on a database that has the tables themselves."""
 
     tables: int = 0
     rows: int = 0
@@ -101,7 +101,7 @@ class RowsVerdict(Verdict):
 
 @dataclass
 class MessagesVerdict(ChangesVerdict):
-    """Of topics. `repeated`: rows that stand there again where that is allowed; a `duplicate` is not."""
+    """The verdict on topics. `repeated`: rows that stand there again where that is allowed; a `duplicate` is not."""
 
     topics: int = 0
     partitions: int = 0

@@ -19,7 +19,7 @@ Fields = Mapping[str, Collection[str]]
 
 
 class MessageColumns:
-    """Of a `file`'s message that has the `name`."""
+    """Columns of a `file`'s message that has the `name`."""
 
     def __init__(self, file: FileDescriptor, name: str, fields: Fields) -> None:
         whole = FileDescriptorProto()

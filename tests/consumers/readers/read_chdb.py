@@ -71,7 +71,7 @@ def csv(part: Part, typed: bool = False, pattern: str = "/**/CDC*.csv", **option
         named |= {column.name: f"Nullable({column.typed(_TYPES, 'String')})" for column in part.columns}
         types = f", {structure(named)}"
         names = ["op", "commit_ts", *(column.name for column in part.columns)]
-    return read(part, f"file('{part.place}{pattern}', 'CSV'{types})", names, is_csv=True)
+    return read(part, f"file('{part.folder}{pattern}', 'CSV'{types})", names, is_csv=True)
 
 
 def csv_folder(part: Part) -> Iterable[Row]:
@@ -84,7 +84,7 @@ def canal_json(part: Part, typed: bool = False) -> Iterable[Row]:
     cells = ", ".join(
         f"data[1]['{column.name}']" if typed else f"tupleElement(data[1], '{column.name}')" for column in part.columns
     )
-    source = f"file('{part.place}/**/CDC*.json', 'JSONEachRow'{types})"
+    source = f"file('{part.folder}/**/CDC*.json', 'JSONEachRow'{types})"
     for kind, commit_ts, *row in rows(f"SELECT type, tupleElement(_tidb, 'commitTs'), {cells} FROM {source}"):
         yield OPS[kind.decode()], commit_ts, *map(text_of, row)
 
@@ -94,7 +94,7 @@ def names_of(part: Part) -> list[str]:
 
 
 def parquet(part: Part, pattern: str = "/**/CDC*.parquet") -> Iterable[Row]:
-    return read(part, f"file('{part.place}{pattern}', 'Parquet')", names_of(part))
+    return read(part, f"file('{part.folder}{pattern}', 'Parquet')", names_of(part))
 
 
 def parquet_folder(part: Part) -> Iterable[Row]:
@@ -102,13 +102,13 @@ def parquet_folder(part: Part) -> Iterable[Row]:
 
 
 def append(part: Part) -> Iterable[Row]:
-    return read(part, f"icebergLocal('{part.place.parents[1]}')", names_of(part))
+    return read(part, f"icebergLocal('{part.folder.parents[1]}')", names_of(part))
 
 
 def upsert(part: Part) -> Iterable[Row]:
     """`_op` and `_commit_ts` stand for nothing here."""
     columns = ", ".join(f"`{column.name}`" for column in part.columns)
-    source = f"(SELECT 0 AS _op, 0 AS _commit_ts, {columns} FROM icebergLocal('{part.place.parents[1]}'))"
+    source = f"(SELECT 0 AS _op, 0 AS _commit_ts, {columns} FROM icebergLocal('{part.folder.parents[1]}'))"
     return [row[2:] for row in read(part, source, names_of(part))]
 
 

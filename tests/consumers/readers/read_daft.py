@@ -54,7 +54,7 @@ def csv(part: Part, typed: bool = False, pattern: str = "/**/CDC*.csv", **option
         types = {name: DataType.string() for name in ("op", "table", "schema")} | {"commit_ts": DataType.int64()}
         options |= {"infer_schema": False, "schema": types | {each.name: type_of(each) for each in part.columns}}
         names = ["op", "commit_ts", *(column.name for column in part.columns)]
-    return listed(daft.read_csv(f"{part.place}{pattern}", has_headers=False, **options), *names)
+    return listed(daft.read_csv(f"{part.folder}{pattern}", has_headers=False, **options), *names)
 
 
 def csv_folder(part: Part) -> Iterable[Row]:
@@ -62,7 +62,7 @@ def csv_folder(part: Part) -> Iterable[Row]:
 
 
 def canal_json(part: Part, but_empty: bool = False) -> Iterable[Row]:
-    files = part.files("**/CDC*.json", but_empty=True) if but_empty else f"{part.place}/**/CDC*.json"
+    files = part.files("**/CDC*.json", but_empty=True) if but_empty else f"{part.folder}/**/CDC*.json"
     found = daft.read_json(files).select("type", "_tidb", "data").to_pylist() if files else []
     for line in found:
         row = line["data"][0]
@@ -70,7 +70,7 @@ def canal_json(part: Part, but_empty: bool = False) -> Iterable[Row]:
 
 
 def parquet(part: Part, pattern: str = "/**/CDC*.parquet") -> Iterable[Row]:
-    frame = daft.read_parquet(f"{part.place}{pattern}")
+    frame = daft.read_parquet(f"{part.folder}{pattern}")
     return listed(frame, "_op", "_commit_ts", *(column.name for column in part.columns))
 
 
@@ -79,7 +79,7 @@ def parquet_folder(part: Part) -> Iterable[Row]:
 
 
 def iceberg(part: Part, *meta: str) -> Iterable[Row]:
-    table = StaticTable.from_metadata(str(part.place))
+    table = StaticTable.from_metadata(str(part.folder))
     return listed(daft.read_iceberg(table), *meta, *(column.name for column in part.columns))
 
 

@@ -17,7 +17,7 @@ def version() -> str:
 def rows(part: Part, *meta: str) -> Iterable[Row]:
     context = SessionContext()
     table = IcebergDataFusionTable(
-        identifier=("shop", "t"), metadata_location=f"file://{part.place}", file_io_properties={}
+        identifier=("shop", "t"), metadata_location=f"file://{part.folder}", file_io_properties={}
     )
     context.register_table("t", table)
     shown = ", ".join(f'"{name}"' for name in (*meta, *(column.name for column in part.columns)))

@@ -71,7 +71,7 @@ def csv(part: Part, typed: bool = False, pattern: str = "/**/CDC*.csv", **option
     types |= {column.name: column.typed(_TYPES, "VARCHAR") for column in part.columns}
     options |= {"columns": types} if typed else {"names": part.fields}
     shown = "".join(f", {name} = {literal(value)}" for name, value in options.items())
-    return rows(part, f"read_csv('{part.place}{pattern}', header = false{shown})")
+    return rows(part, f"read_csv('{part.folder}{pattern}', header = false{shown})")
 
 
 def csv_folder(part: Part) -> Iterable[Row]:
@@ -80,20 +80,20 @@ def csv_folder(part: Part) -> Iterable[Row]:
 
 def canal_json(part: Part, typed: bool = False) -> Iterable[Row]:
     with duckdb.connect() as connection:
-        source = f"read_json('{part.place}/**/CDC*.json'{', columns = ' + literal(types_of(part)) if typed else ''})"
+        source = f"read_json('{part.folder}/**/CDC*.json'{', columns = ' + literal(types_of(part)) if typed else ''})"
         found = connection.execute(f"SELECT type, _tidb.commitTs, data[1] FROM {source}").fetchall()
     for kind, commit_ts, row in found:
         yield OPS[kind], commit_ts, *(row[column.name] for column in part.columns)
 
 
 def types_of(part: Part) -> dict[str, str]:
-    """Of canal-json."""
+    """Return the types of canal-json."""
     row = ", ".join(f'"{column.name}" VARCHAR' for column in part.columns)
     return {"type": "VARCHAR", "_tidb": "STRUCT(commitTs UBIGINT)", "data": f"STRUCT({row})[]"}
 
 
 def parquet(part: Part, pattern: str = "/**/CDC*.parquet") -> Iterable[Row]:
-    return rows(part, f"read_parquet('{part.place}{pattern}')", "_op", "_commit_ts")
+    return rows(part, f"read_parquet('{part.folder}{pattern}')", "_op", "_commit_ts")
 
 
 def parquet_folder(part: Part) -> Iterable[Row]:
@@ -101,7 +101,7 @@ def parquet_folder(part: Part) -> Iterable[Row]:
 
 
 def iceberg(part: Part, meta: bool) -> Iterable[Row]:
-    return rows(part, f"iceberg_scan('{part.place}')", "_op", "_commit_ts", meta)
+    return rows(part, f"iceberg_scan('{part.folder}')", "_op", "_commit_ts", meta)
 
 
 def append(part: Part) -> Iterable[Row]:

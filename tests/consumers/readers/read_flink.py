@@ -28,7 +28,7 @@ from consumers_reading import (
     Reading,
     Row,
 )
-from integration_java import compiled, jars, java_tool
+from integration_java import compiled, jars, java_tool, leaves_in
 
 _FLINK = [
     *("clients", "table-api-java-bridge", "table-runtime", "table-planner-loader", "connector-files"),
@@ -71,6 +71,7 @@ def program() -> subprocess.Popen[str]:
     source = Path(integration_flink_reader.__file__).parent / "flink" / "FlinkSql.java"
     command = [
         java_tool("java"),
+        leaves_in(classes),
         "-Xmx1g",
         "-Duser.timezone=UTC",
         "-cp",
@@ -103,7 +104,7 @@ def value_of(cell: Any) -> Any:
 
 
 def source(part: Part, form: str, pattern: str, **options: str) -> dict[str, str]:
-    where = {"connector": "filesystem", "path": f"file://{part.place}", "format": form}
+    where = {"connector": "filesystem", "path": f"file://{part.folder}", "format": form}
     return where | ({"source.path.regex-pattern": pattern} if pattern else {}) | options
 
 

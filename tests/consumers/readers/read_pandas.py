@@ -54,7 +54,7 @@ def csv(part: Part, typed: bool = False, **options: Any) -> Iterable[Row]:
 
 
 def csv_folder(part: Part) -> Iterable[Row]:
-    return _csv(str(part.place), part, True, **_NULLS)
+    return _csv(str(part.folder), part, True, **_NULLS)
 
 
 def _csv(path: str, part: Part, typed: bool, **options: Any) -> Iterable[Row]:
@@ -81,7 +81,7 @@ def parquet(part: Part, **options: Any) -> Iterable[Row]:
 
 
 def parquet_folder(part: Part) -> Iterable[Row]:
-    return listed(pd.read_parquet(part.place), part, "_op", "_commit_ts")
+    return listed(pd.read_parquet(part.folder), part, "_op", "_commit_ts")
 
 
 READINGS = [

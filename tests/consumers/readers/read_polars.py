@@ -48,7 +48,7 @@ def csv(part: Part, typed: bool = False, pattern: str = "**/CDC*.csv", **options
     types = dict.fromkeys(("op", "table", "schema"), pl.String) | {"commit_ts": pl.Int64}
     types |= {column.name: type_of(column) for column in part.columns}
     options |= {"schema": types} if typed else {"new_columns": part.fields}
-    source = part.files(pattern) if typed and pattern else f"{part.place}/{pattern}"
+    source = part.files(pattern) if typed and pattern else f"{part.folder}/{pattern}"
     found = pl.read_csv(source, has_header=False, **options)
     return found.select("op", "commit_ts", *(column.name for column in part.columns)).iter_rows()
 
@@ -61,14 +61,14 @@ def canal_json(part: Part, typed: bool = False) -> Iterable[Row]:
     row = pl.Struct({column.name: pl.String for column in part.columns})
     schema = {"type": pl.String, "_tidb": pl.Struct({"commitTs": pl.Int64}), "data": pl.List(row)}
     options: dict[str, Any] = {"schema": schema} if typed else {}
-    found = pl.scan_ndjson(part.files("**/CDC*.json") if typed else f"{part.place}/**/CDC*.json", **options).collect()
+    found = pl.scan_ndjson(part.files("**/CDC*.json") if typed else f"{part.folder}/**/CDC*.json", **options).collect()
     for line in found.iter_rows(named=True):
         row = line["data"][0]
         yield OPS[line["type"]], line["_tidb"]["commitTs"], *(row[column.name] for column in part.columns)
 
 
 def parquet(part: Part, pattern: str = "**/CDC*.parquet") -> Iterable[Row]:
-    found = pl.read_parquet(f"{part.place}/{pattern}")
+    found = pl.read_parquet(f"{part.folder}/{pattern}")
     return found.select("_op", "_commit_ts", *(column.name for column in part.columns)).iter_rows()
 
 
@@ -77,12 +77,12 @@ def parquet_folder(part: Part) -> Iterable[Row]:
 
 
 def append(part: Part) -> Iterable[Row]:
-    found = pl.scan_iceberg(str(part.place)).collect()
+    found = pl.scan_iceberg(str(part.folder)).collect()
     return found.select("_op", "_commit_ts", *(column.name for column in part.columns)).iter_rows()
 
 
 def upsert(part: Part) -> Iterable[Row]:
-    return pl.scan_iceberg(str(part.place)).select(column.name for column in part.columns).collect().iter_rows()
+    return pl.scan_iceberg(str(part.folder)).select(column.name for column in part.columns).collect().iter_rows()
 
 
 READINGS = [

@@ -43,7 +43,7 @@ def csv(part: Part, typed: bool = False, newlines_in_values: bool = False, **opt
 
 
 def csv_folder(part: Part) -> Iterable[Row]:
-    return _csv(str(part.place), part, True, **_LINES, **_NULLS)
+    return _csv(str(part.folder), part, True, **_LINES, **_NULLS)
 
 
 def _csv(source: Any, part: Part, typed: bool, newlines_in_values: bool = False, **options: Any) -> Iterable[Row]:
@@ -71,7 +71,7 @@ def parquet(part: Part) -> Iterable[Row]:
 
 
 def parquet_folder(part: Part) -> Iterable[Row]:
-    return listed(pyarrow.parquet.read_table(part.place), part, "_op", "_commit_ts")
+    return listed(pyarrow.parquet.read_table(part.folder), part, "_op", "_commit_ts")
 
 
 READINGS = [

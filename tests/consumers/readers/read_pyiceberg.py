@@ -14,7 +14,7 @@ def version() -> str:
 
 
 def rows(part: Part, *names: str) -> Iterable[Row]:
-    found = StaticTable.from_metadata(str(part.place)).scan().to_arrow()
+    found = StaticTable.from_metadata(str(part.folder)).scan().to_arrow()
     return zip(*(found[name].to_pylist() for name in (*names, *(column.name for column in part.columns))), strict=True)
 
 

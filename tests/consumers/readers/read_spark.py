@@ -67,7 +67,7 @@ def csv(part: Part, typed: bool = False, pattern: str = "CDC*.csv", **options: A
     types = dict.fromkeys(META, "STRING") | {"commit_ts": "BIGINT"}
     types |= {column.name: column.typed(_TYPES, "STRING") if typed else "STRING" for column in part.columns}
     schema = ", ".join(f"`{name}` {each}" for name, each in types.items())
-    frame = below(part, pattern).schema(schema).options(**options).csv(str(part.place))
+    frame = below(part, pattern).schema(schema).options(**options).csv(str(part.folder))
     return listed(frame, part, "op", "commit_ts")
 
 
@@ -77,13 +77,13 @@ def csv_folder(part: Part) -> Iterable[Row]:
 
 def canal_json(part: Part) -> Iterable[Row]:
     of = "type string, data array<map<string, string>>, _tidb struct<commitTs: bigint>"
-    frame = below(part, "CDC*.json").schema(of).json(str(part.place))
+    frame = below(part, "CDC*.json").schema(of).json(str(part.folder))
     for kind, commit_ts, row in frame.selectExpr("type", "_tidb.commitTs", "data[0]").collect():
         yield OPS[kind], commit_ts, *(row[column.name] for column in part.columns)
 
 
 def parquet(part: Part, pattern: str = "CDC*.parquet") -> Iterable[Row]:
-    return listed(below(part, pattern).parquet(str(part.place)), part, "_op", "_commit_ts")
+    return listed(below(part, pattern).parquet(str(part.folder)), part, "_op", "_commit_ts")
 
 
 def parquet_folder(part: Part) -> Iterable[Row]:

@@ -26,7 +26,7 @@ def session() -> SparkSession:
 
 def rows(part: Part, *meta: str) -> Iterable[Row]:
     names = [*meta, *(column.name for column in part.columns)]
-    frame = session().read.format("iceberg").load(str(part.place))
+    frame = session().read.format("iceberg").load(str(part.folder))
     for row in frame.select(*(f"`{name}`" for name in names)).collect():
         yield [bytes(value) if isinstance(value, bytearray) else value for value in row]
 

@@ -22,7 +22,7 @@ class Browser:
         self.chrome = chrome
 
     def texts(self, selector: str) -> list[str]:
-        """Of all that there are, at one moment: a page may replace its elements at any."""
+        """Return the texts of all elements that there are, at one moment: a page may replace its elements at any."""
         find = "return [...document.querySelectorAll(arguments[0])].map((each) => each.innerText ?? each.textContent)"
         found: list[str] = self.chrome.execute_script(find, selector)
         return found
@@ -40,7 +40,7 @@ class Browser:
         return self.chrome.execute_script(script)
 
     def command(self, name: str, **parameters: Any) -> Any:
-        """Of the DevTools protocol."""
+        """Run a command of the DevTools protocol."""
         return self.chrome.execute_cdp_cmd(name, parameters)
 
     def complaints(self) -> list[str]:

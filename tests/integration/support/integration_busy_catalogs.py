@@ -52,7 +52,7 @@ def _held(connection: _Connection, query: str) -> Callable[[], None]:
 
 
 class _Cuts:
-    """Of a proxy: only a commit that is waited for."""
+    """Cuts of a proxy: only a commit that is waited for."""
 
     def __init__(self) -> None:
         self._is_next = False
@@ -91,7 +91,7 @@ def _of_postgresql() -> Callable[[bytes], bool]:
 
 @contextmanager
 def database(kind: str, folder: Path, _: pytest.MonkeyPatch) -> Iterator[Busy]:
-    """Of MariaDB or PostgreSQL; a lock is waited for a second at the most."""
+    """Run a catalog in MariaDB or PostgreSQL; a lock is waited for a second at the most."""
     write_account(folder / "account")
     cuts = _Cuts()
     with (mariadb if kind == "mariadb" else postgresql)(folder) as address:

@@ -85,7 +85,7 @@ def uca_0900() -> Weights:
 
 
 def gb18030() -> Weights:
-    """Of each letter that has another capital, the capital's: TiDB has MySQL's table, which knows Unicode 5.2."""
+    """Return the capital's weights of each letter that has one: TiDB has MySQL's table, which knows Unicode 5.2."""
     known = _table("5.2.0").keys()
     return {code: _utf16(other) for code in known if (other := _capital(code)) != code and other in known}
 

@@ -17,7 +17,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 from conftest import free_port, wait_for
 from integration_connect_reader import CONNECT
-from integration_java import jars, java_tool
+from integration_java import jars, java_tool, leaves_in
 from integration_kafka_broker import Broker, messages_of
 from integration_mariadb import MariaDb
 
@@ -75,7 +75,7 @@ class Worker:
         files = [self.folder / "worker.properties", self.folder / "connector.properties"]
         for file, options in zip(files, (of_worker, of_connector), strict=True):
             file.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
-        command = [java_tool("java"), *_JAVA, "-cp", f"{self.libraries}/*"]
+        command = [java_tool("java"), leaves_in(self.folder), *_JAVA, "-cp", f"{self.libraries}/*"]
         command += ["org.apache.kafka.connect.cli.ConnectStandalone", *map(str, files)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)

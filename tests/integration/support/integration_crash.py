@@ -81,7 +81,7 @@ class Case:
 
 @dataclass
 class Row:
-    """Of the table: a point in one of the two runs."""
+    """A row of the table: a point in one of the two runs."""
 
     passed: int
     found: dict[int, str] = field(default_factory=dict)  # by passage: what a kill has left
@@ -108,7 +108,7 @@ class Lane:
         self.sink: dict[str, bytes] | None = None  # what a run leaves there that nobody harms, once that is known
 
     def passages(self) -> Mapping[tuple[bool, str], int]:
-        """Of each point, in runs that nobody harms, from the start and after a takeover."""
+        """Count the passages of each point, in runs that nobody harms, from the start and after a takeover."""
         passages: dict[tuple[bool, str], int] = {}
         for takeover in (False, True):
             watch = self._begin(takeover)

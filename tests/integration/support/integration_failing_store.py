@@ -54,9 +54,9 @@ class Said(StatusWriter):
 class Feed(World):
     """A changefeed of a bank that is being written to. Its runs are in this process."""
 
-    def __init__(self, cluster: DevCluster, folder: Path, place: Callable[[str], str]) -> None:
+    def __init__(self, cluster: DevCluster, folder: Path, uri_of: Callable[[str], str]) -> None:
         super().__init__(cluster, folder)
-        self.place = place
+        self.uri_of = uri_of
         self.said = Said()
         self.pace: dict[str, Any] = {}  # members of the driver's that are others
         self.bank = Bank(self.tidb, tables=1, regions=2, accounts=100)
@@ -95,18 +95,18 @@ class Feed(World):
 
     @property
     def sink(self) -> Store:
-        return open_store(self.place(SINK))
+        return open_store(self.uri_of(SINK))
 
     @property
     def state(self) -> Store:
-        return open_store(self.place(STATE + "/default/test/local"))
+        return open_store(self.uri_of(STATE + "/default/test/local"))
 
     def start(self, **spec: Any) -> Run:
-        storage = {"uri": self.place(SINK), "protocol": "csv", "flushInterval": "300ms"}
+        storage = {"uri": self.uri_of(SINK), "protocol": "csv", "flushInterval": "300ms"}
         csv = {"csv": {"includeCommitTs": True}}
         changefeed = self.changefeed(
             filter={"rules": ["bank.*"]},
-            state={"uri": self.place(STATE)},
+            state={"uri": self.uri_of(STATE)},
             sink={"storage": storage | csv},
             **{"spark": {"pullers": {"count": 1}}, **spec},
         )
@@ -135,7 +135,7 @@ class Feed(World):
     async def holds(self, rows: int = 100) -> None:
         """Every change up to the checkpoint once, in order; the bank's total conserved."""
         pd = [f"http://{self.cluster.pd_address}"]
-        found = await asyncio.to_thread(asyncio.run, verify(self.place(SINK), pd, "balance"))
+        found = await asyncio.to_thread(asyncio.run, verify(self.uri_of(SINK), pd, "balance"))
         assert found.ok, found
         assert (found.missing, found.duplicate, found.unexpected, found.out_of_order) == (0, 0, 0, 0)
         assert found.rows >= rows

@@ -25,7 +25,7 @@ def catalog_of(folder: Path) -> SqlCatalog:
 
 
 def local(location: str) -> Path:
-    """Of a file that Java has named, or we."""
+    """Return the path of a file that Java has named, or we."""
     return Path(re.sub("^file:/+", "/", location))
 
 

@@ -261,7 +261,7 @@ class World:
         return [record for record in found if record["kind"] == kind]
 
     def ids(self) -> list[int]:
-        """Of the rows in the files, in the files' order; column 5 of csv with a commit ts."""
+        """Return the ids of the rows in the files, in the files' order; column 5 of csv with a commit ts."""
         lines = [line for path in sorted(self.lake.rglob("CDC*.csv")) for line in path.read_text().splitlines()]
         return [int(line.split(",")[4]) for line in lines]
 

@@ -29,6 +29,11 @@ def java_tool(name: Literal["java", "javac", "mvn"]) -> str:
     return needs_tool(name, folders=[f"{java_home}/bin"] if java_home else ())
 
 
+def leaves_in(folder: Path) -> str:
+    """Return the option of a JVM that leaves its temporary files there: one that is killed doesn't delete them."""
+    return f"-Djava.io.tmpdir={folder}"
+
+
 def jars(name: str, *artifacts: str, alone: Sequence[str] = ()) -> Path:
     """The folder `name` of the cache with artifacts, each `group:artifact:version[:classifier]`, and what they need.
 

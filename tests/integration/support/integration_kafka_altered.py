@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from changefeed_devcluster.ddl import columns
 from changefeed_devcluster.tidb.schema import NamedTable, NewColumn, TidbColumn
-from changefeed_devcluster.tidb.tidb import CommittedChange, Tidb
+from changefeed_devcluster.tidb.server import CommittedChange
+from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.tidb.values import absent_value
 from changefeed_devcluster.workload import RowRate
 from changefeed_devcluster.workload.random_values import value
@@ -336,7 +337,7 @@ class Altered:
         return self.tidb.snapshot(self.table, self.tidb.now())
 
     def _last(self) -> dict[int, CommittedChange]:
-        """Of each row that was not deleted, but perhaps truncated."""
+        """Return the last change of each row that was not deleted, but perhaps truncated."""
         last: dict[int, CommittedChange] = {}
         for change in self.changes():
             if change.op == "delete":

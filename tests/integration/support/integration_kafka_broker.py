@@ -17,7 +17,7 @@ from changefeed.sink.kafka.client import Cluster, KafkaTls, Sasl
 from changefeed.sink.kafka.topics import create_topic, partitions_of
 from changefeed_devcluster.certificates import CLIENT, Certificates
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-from integration_java import jars, java_tool
+from integration_java import jars, java_tool, leaves_in
 
 VERSION = "4.2.0"
 USER, PASSWORD = "me", "verysecret"
@@ -101,7 +101,7 @@ class Broker:
         self._process.wait(_STOP_S)
 
     def _java(self, *arguments: str) -> Sequence[str]:
-        return [java_tool("java"), *_JAVA, "-cp", f"{self.jars}/*", *arguments]
+        return [java_tool("java"), leaves_in(self.folder), *_JAVA, "-cp", f"{self.jars}/*", *arguments]
 
 
 @contextlib.contextmanager

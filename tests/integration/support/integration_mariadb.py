@@ -22,7 +22,7 @@ from pymysql.converters import encoders
 
 _START_S = 60.0
 _SEQUENCE = re.compile(r"\bseq_1_to_(\d+)\b")
-_COMMIT = b"\x07\x00\x00\x00\x03COMMIT"  # a packet of 7 bytes, the first of its command: query
+_SIZE, _COMMIT = 3, b"\x00\x03COMMIT"  # of a packet that is the first of its command, a query, which begins so
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _wait_until_up(database: MariaDb, process: subprocess.Popen[bytes], log: Pat
 
 
 def _of_mysql() -> Callable[[bytes], bool]:
-    return lambda said: said.endswith(_COMMIT)
+    return lambda said: said.startswith(_COMMIT, _SIZE)
 
 
 class Proxy:

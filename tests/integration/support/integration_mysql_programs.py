@@ -40,7 +40,7 @@ class Programs:
     is_mysql: bool = False
 
     def make_data(self, folder: Path, log: Path, environment: Mapping[str, str], *more: str) -> None:
-        """Of a server whose user root has no password."""
+        """Make the data of a server whose user root has no password."""
         if self.data is not None:
             shutil.copytree(self.data, folder)
             return

@@ -31,7 +31,7 @@ _CSV = {
 
 
 def format_of(**storage: Any) -> Format:
-    """Of files that are written with these members of sink.storage, and its defaults."""
+    """Return the format of files that are written with these members of sink.storage, and its defaults."""
     given = {"protocol": "csv", "terminator": "\r\n", "outputRawChangeEvent": False, **storage}
     return Format.of({"timeZone": "UTC", "sink": {"storage": {**given, "csv": _CSV | given.get("csv", {})}}})
 

@@ -64,9 +64,9 @@ def _wrap_mysql(points: Points) -> None:
         with points.around("claim the DDLs" if who.dispatcher == _DDLS else "claim a dispatcher"):
             return claim(self, who)
 
-    def commit_(self: Session) -> None:
+    def commit_(self: Session, *following: Any) -> Any:
         points.inside("committing")
-        commit(self)
+        return commit(self, *following)
 
     Control.claim, Session.commit = claim_, commit_  # type: ignore[method-assign]
     for where, method, name in (
@@ -129,7 +129,7 @@ def progress_topic_of(topic: str) -> str:
 
 
 def name_progress_topic(topic: str) -> None:
-    """Of this process: each run has its own, so that none reads what a hundred others have left there."""
+    """Name this process's topic: each run has its own, so that none reads what a hundred others have left there."""
     kafka_driver.PROGRESS_PARTITIONS = _PROGRESS_PARTITIONS
     for module in (entry_writer, kafka_driver):
         module.progress_topic = lambda: progress_topic_of(topic)  # type: ignore[attr-defined]

@@ -158,7 +158,7 @@ class Nursery:
         return Process(mine)
 
     def cpu_seconds(self) -> float:
-        """Of all processes that have ended."""
+        """Return the CPU seconds of all processes that have ended."""
         self._control.sendall(_CPU)
         return float(self._control.recv(64))
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from integration_java import java_tool, unpacked
+from integration_java import java_tool, leaves_in, unpacked
 from integration_spark_sql import packages
 
 API = "/apis/ccompat/v7"
@@ -78,7 +78,13 @@ class RegistryServer:
         program = unpacked(
             f"apicurio-{self.release.artifact}", f"io.apicurio:apicurio-registry-app:{self.release.artifact}:tar.gz:all"
         )
-        command = [self.release.java(), *_JAVA, "-jar", str(next(program.glob(self.release.jar)))]
+        command = [
+            self.release.java(),
+            leaves_in(self.folder),
+            *_JAVA,
+            "-jar",
+            str(next(program.glob(self.release.jar))),
+        ]
         with (self.folder / "registry.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, cwd=self.folder, env=os.environ | settings
@@ -101,7 +107,7 @@ class RegistryServer:
         self._process.wait(_STOP_S)
 
     def demand(self, compatibility: str) -> None:
-        """Of all subjects."""
+        """Demand a compatibility of all subjects."""
         body = json.dumps({"compatibility": compatibility}).encode()
         assert asked(self.port, "PUT", f"{API}/config", body).status == 200
 

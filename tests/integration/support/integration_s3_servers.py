@@ -26,7 +26,7 @@ from pathlib import Path
 
 import obstore
 import pytest
-from integration_java import jars, java_tool
+from integration_java import jars, java_tool, leaves_in
 from integration_spark_sql import packages
 from integration_tools import needs_tool
 from obstore.store import S3Store
@@ -76,7 +76,7 @@ def running(name: str, folder: Path) -> Iterator[S3Server]:
     (folder if name == "ministack" else folder / BUCKET).mkdir(parents=True)
     server = S3Server(name, _free_port(), folder)
     command, settings = _SERVERS[name](server)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder.parent), **settings}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder.parent), "TMPDIR": str(folder.parent), **settings}
     output = folder.parent / f"{name}.log"
     with output.open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder.parent)
@@ -130,7 +130,7 @@ def _s3proxy(server: S3Server) -> Start:
     }
     file = server.folder.parent / "s3proxy.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    return [java_tool("java"), "-Xmx256m", "-jar", str(jar), "--properties", str(file)], {}
+    return [java_tool("java"), leaves_in(file.parent), "-Xmx256m", "-jar", str(jar), "--properties", str(file)], {}
 
 
 _SERVERS: dict[str, Callable[[S3Server], Start]] = {

@@ -15,7 +15,7 @@ from changefeed.source.followed_table import read_schema_now
 from changefeed.source.offset import Offset
 from changefeed.source.options import SourceOptions
 from changefeed.source.stream import TableStream
-from changefeed_devcluster.tidb.tidb import CommittedChange
+from changefeed_devcluster.tidb.server import CommittedChange
 from integration_inprocess import World
 
 Row = dict[str, Any]
@@ -83,7 +83,7 @@ class Query:
             await self.stream.next_news()
 
     async def _start(self, number: int) -> Row:
-        """Of a batch: Spark does not log the first one."""
+        """Return where a batch starts: Spark does not log the first one."""
         return self._spark.offsets[number - 1] if number else (await self.stream.initial()).to_json()
 
     async def _run(self, number: int, start: Row, die: str) -> None:

@@ -16,20 +16,20 @@ from threading import Lock
 from typing import Any
 
 from integration_catalogs import PASSWORD, USER
-from integration_java import FETCH_S, checked, jars
+from integration_java import FETCH_S, checked, jars, leaves_in
 from integration_mysql_programs import cached
 
 SPARK, ICEBERG, DRIVER = "4.1.4", "1.12.0", "3.5.6"
 START_S = 180
 _REQUIREMENTS = Path(__file__).parents[3] / "requirements" / "spark-4.1.txt"
 _STATEMENTS = Path(__file__).parent / "iceberg" / "statements.py"
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SETTINGS = {
     "spark.master": "local[1]",
     "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.session.timeZone": "UTC",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
 
@@ -87,10 +87,18 @@ def running(folder: Path) -> Iterator[SparkSql]:
     library, runtime = installed()
     driver = jars(f"mariadb-java-client-{DRIVER}", f"org.mariadb.jdbc:mariadb-java-client:{DRIVER}")
     path = [runtime, *driver.glob("mariadb-java-client-*.jar")]
-    settings = _SETTINGS | {"spark.driver.extraClassPath": os.pathsep.join(map(str, path))}
+    settings = _SETTINGS | {
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, path)),
+        "spark.driver.extraJavaOptions": f"{_JAVA} {leaves_in(folder)}",
+    }
     # Without the packages that tests have, and so without their Spark.
     command = [sys.executable, "-S", str(_STATEMENTS), *(f"{name}={value}" for name, value in settings.items())]
-    environment = {**os.environ, "PYTHONPATH": str(library), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(library),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder),
+    }
     environment.pop("SPARK_HOME", None)
     log = folder / "spark.log"
     with (

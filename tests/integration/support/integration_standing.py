@@ -20,8 +20,9 @@ from changefeed.objectstore.local import LocalStore
 from changefeed_devcluster.ddl.indexes import add_index
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.rows import Row
-from changefeed_devcluster.tidb.schema import NewColumn
-from changefeed_devcluster.tidb.tidb import CommittedChange, NamedTable, Tidb
+from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
+from changefeed_devcluster.tidb.server import CommittedChange
+from changefeed_devcluster.tidb.tidb import Tidb
 from integration_inprocess import resource
 from integration_processes import Nursery, Process
 
@@ -51,7 +52,7 @@ class History:
 
     @cached_property
     def changes(self) -> dict[Key, list[CommittedChange]]:
-        """Of each row, in order."""
+        """The changes of each row, in order."""
         found: dict[Key, list[CommittedChange]] = {}
         for table in self.tables:
             for change in self.tidb.history(table, self.start_ts, self.target_ts):

@@ -68,7 +68,7 @@ class IcebergWorld(World):
                 raise Broken(f"{name} has {there}, the upstream {rows}")
 
     def met(self) -> Changes:
-        """Of each row, what a reader of the changelog meets, in the order of commits."""
+        """Return what a reader of the changelog meets of each row, in the order of commits."""
         found: Changes = {}
         for name, table in self._tables().items():
             for row in changelog(table):
@@ -92,7 +92,7 @@ class IcebergWorld(World):
         return len(states) - 1 - states[::-1].index(there)
 
     def _states(self, name: str) -> list[list[dict[str, Any]]]:
-        """Of the upstream's table, after each of its transactions; a TRUNCATE has none."""
+        """Return the states of the upstream's table, after each of its transactions; a TRUNCATE has none."""
         history, rows = self.history, dict[int, dict[str, Any]]()
         columns = list(history.standing[name][0])
         states: list[list[dict[str, Any]]] = [[]]

@@ -53,7 +53,7 @@ class Read:
 
     @property
     def order(self) -> dict[Key, list[int]]:
-        """Of each row, the commit ts of its changes."""
+        """The commit ts of each row's changes."""
         return {key: [ts for ts, _ in changes] for key, changes in self.changes.items()}
 
 

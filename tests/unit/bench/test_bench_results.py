@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import page
 import pytest
 from cases import CASES, Case
-from results import Result, median
+from pydantic import ValidationError
+from results import Machine, Report, Result, median, read
+
+ROOT = Path(__file__).parents[3]
 
 FAST = Result(
     name="insert-csv-scan",
@@ -54,7 +59,7 @@ MACHINE = {"cpu": "A core", "cores": 2, "mem_bytes": 4 << 30, "python": "3.11", 
 
 
 def report(*runs: Result) -> page.Run:
-    return {"commit": "abc", "machine": MACHINE, "runs": [run.to_json() for run in runs]}
+    return {"schema": 1, "commit": "abc", "machine": MACHINE, "runs": [run.to_json() for run in runs]}
 
 
 def test_what_a_case_does_not_have_is_left_out_but_for_whether_it_is_verified() -> None:
@@ -73,16 +78,55 @@ def test_the_median_is_of_each_figure_and_verified_only_when_all_are() -> None:
     assert median([FAST]) is FAST
 
 
+def test_the_committed_results_have_the_form_that_is_documented() -> None:
+    found = read(ROOT / "bench" / "results" / "bench.json")
+    assert {run.kind for run in found.runs} == {"throughput", "steady", "catch-up", "recovery"}
+    said = (ROOT / "bench" / "measuring.md").read_text()
+    for kind in (Report, Machine, Result):
+        assert [each.name for each in fields(kind) if f"`{each.name}`" not in said] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"schema": 2}, "schema"),
+        ({"machine": {**MACHINE, "cores": "2"}}, "machine.cores"),
+        ({"machine": {"cpu": "A core"}}, "machine.mem_bytes"),
+        ({"runs": [{**FAST.to_json(), "rows_a_second": 1}]}, "runs.0.rows_a_second"),
+        ({"runs": [{**FAST.to_json(), "lag_ms": {"p50": 0.5}}]}, "runs.0.lag_ms.p50"),
+    ],
+)
+def test_a_report_of_another_form_is_refused_by_the_name_of_what_is_other(
+    change: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps(report(FAST, SLOW, BACK)))
+    assert read(file).runs == [FAST, SLOW, BACK]
+    file.write_text(json.dumps({**report(FAST), **change}))
+    with pytest.raises(ValidationError) as refused:
+        read(file)
+    assert named in {".".join(map(str, error["loc"])) for error in refused.value.errors()}
+
+
 def test_the_page_has_each_case_where_it_belongs_and_no_column_without_figures() -> None:
     text = page.page(report(FAST, SLOW, BACK), "pictures")
-    assert (
-        "| case | rows/s | MB/s | CPU-s per million rows | in the kernel | CPU-s with startup | × cat | memory, MiB |"
-        in text
-    )
-    assert "| insert-csv-scan | 500 | 2 | 3.00 | 1.00 | 9.00 | 30 | 4 |" in text
+    figures = ("CPU-s per million rows", "in the kernel", "$ per billion rows", "CPU-s with startup", "× cat")
+    assert f"| case | rows/s | MB/s | {' | '.join(figures)} | memory, MiB |" in text
+    assert "| insert-csv-scan | 500 | 2 | 3.00 | 1.00 | 0.042 | 9.00 | 30 | 4 |" in text
     assert "| idle | 0 | 10 | 30 | 100 | 0.25 | 4 |" in text
     assert "6.5 times as fast as they were written" in text
     assert "at abc" in text
+
+
+def test_lags_stand_beside_one_another_by_mode_and_resolved_ts() -> None:
+    lag = {"p50": 1000, "p99": 2000, "p999": 3000, "max": 3000}
+    files = replace(SLOW, name="lag-1k-LowLatency-disk", resolved_every_s=1.0, file_lag_ms=lag, own_row_lag_ms=lag)
+    topic = replace(SLOW, name="lag-1k-LowLatency-kafka", resolved_every_s=1.0, consumer_lag_ms={**lag, "p50": 900})
+    said = page.page(report(files, topic, replace(files, name="lag-1k-Throughput-disk")), ".")
+    rows = [line for line in said.splitlines() if line.startswith(("| LowLatency", "| Throughput"))]
+    assert rows == [
+        "| LowLatency | 1 s | 1,000 / 2,000 | 900 / 2,000 | 10 / 30 | 10 / 30 | 1,000 / 2,000 |  |",
+    ], "of Throughput there is no topic"
 
 
 def test_a_page_without_a_kind_has_no_picture_of_it() -> None:
@@ -100,9 +144,14 @@ def test_a_bar_is_as_long_as_its_value_and_its_parts_stand_side_by_side() -> Non
 
 
 def test_the_committed_page_is_made_from_the_committed_results() -> None:
-    root = Path(__file__).parents[3]
-    made = page.page(page.read(root / "bench" / "results"), "../bench/results")
-    assert (root / "docs" / "performance.md").read_text() == made, "make it anew: .venv/bin/python bench/page.py"
+    made = page.page(page.read(ROOT / "bench" / "results"), "../bench/results")
+    assert (ROOT / "docs" / "performance.md").read_text() == made, "make it anew: .venv/bin/python bench/page.py"
+
+
+def test_lag_is_measured_by_both_resolved_ts_into_files_and_a_topic() -> None:
+    chosen = {(case.mode, case.store, case.resolved_s) for case in CASES.values() if case.name.startswith("lag-1k")}
+    for mode in ("Throughput", "LowLatency"):
+        assert {(mode, store, resolved) for store in ("disk", "kafka") for resolved in (0.2, 1.0)} <= chosen
 
 
 def test_the_suite_has_every_shape_by_both_protocols_and_a_lag_at_each_rate() -> None:

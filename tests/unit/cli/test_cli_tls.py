@@ -34,7 +34,7 @@ def cluster(certificates: Path) -> Iterator[DevCluster]:
 
 @pytest.fixture
 def upstream(cluster: DevCluster) -> dict[str, Any]:
-    """Of the resource."""
+    """The upstream of the resource."""
     tls = {"secretRef": {"name": SECRET}, "allowedCommonNames": ["devcluster"]}
     return {"pdAddresses": [f"https://{cluster.pd_address}"], "tls": tls}
 
@@ -91,7 +91,7 @@ def _no_secret(upstream: dict[str, Any], secret: Path, folder: Path) -> None:
         (_another_ca, FAILED, ("is not trusted", "Put the CA that signed it into ca.crt of Secret client")),
         (_no_certificate, FAILED, ("wants a client certificate", "Add tls.crt and tls.key")),
         (_another_name, FAILED, ("common name devcluster; allowed: tidb", "spec.upstream.tls.allowedCommonNames")),
-        (_another_cluster, BAD_INPUT, ("spec.upstream.clusterId: 5 is wanted", "Point pdAddresses at the right")),
+        (_another_cluster, BAD_INPUT, ("spec.upstream.clusterId: 5 is wanted", "Point spec.upstream at the right")),
         (_no_secret, FAILED, ("ca.crt can't be read: No such file", "for mutual TLS tls.crt and tls.key too")),
     ],
 )

@@ -11,7 +11,8 @@ from changefeed_devcluster.store.gc import collect_garbage
 from changefeed_devcluster.store.store import MvccStore
 from changefeed_devcluster.store.txn import Mutation, Op, TxnLockNotFound
 from changefeed_devcluster.tidb.schema import NewColumn
-from changefeed_devcluster.tidb.tidb import SnapshotTooOld, Tidb
+from changefeed_devcluster.tidb.server import SnapshotTooOld
+from changefeed_devcluster.tidb.tidb import Tidb
 
 A, B, C = b"a", b"b", b"c"
 

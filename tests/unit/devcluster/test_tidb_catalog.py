@@ -15,7 +15,8 @@ from changefeed_devcluster import keys
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import KeyIsLocked, TxnLockNotFound
 from changefeed_devcluster.tidb.schema import NewColumn
-from changefeed_devcluster.tidb.tidb import CommittedChange, Tidb
+from changefeed_devcluster.tidb.server import CommittedChange
+from changefeed_devcluster.tidb.tidb import Tidb
 
 _COLUMNS = [NewColumn("id", "bigint"), NewColumn("v", "varchar(20)", nullable=True)]
 

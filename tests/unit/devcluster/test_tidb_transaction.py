@@ -9,7 +9,8 @@ from changefeed_devcluster import keys
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import AlreadyExist, KeyIsLocked, WriteConflict
 from changefeed_devcluster.tidb.schema import NamedTable, NewColumn
-from changefeed_devcluster.tidb.tidb import CommittedChange, Tidb
+from changefeed_devcluster.tidb.server import CommittedChange
+from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.tidb.transaction import RowMissing
 
 

@@ -32,7 +32,7 @@ _ABOUT = ("mutations", "keys", "key", "primary_lock", "primary_key", "split_keys
 
 
 def names() -> list[str]:
-    """Of all traces; none where there is no golden data."""
+    """Return the names of all traces; none where there is no golden data."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 

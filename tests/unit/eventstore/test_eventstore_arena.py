@@ -40,50 +40,50 @@ def write(arena: SharedArena, slot: Slot, content: bytes) -> SlotAddress:
 
 
 def test_another_process_reads_it_for_as_long_as_it_is_valid(arena: SharedArena) -> None:
-    place = write(arena, FIRST, b"hello")
+    address = write(arena, FIRST, b"hello")
     code = f"""
 from changefeed.eventstore.arena import mapped
 from changefeed.eventstore.slices import SlotAddress
-place = SlotAddress.model_validate_json({place.model_dump_json()!r})
-print(mapped(place).read(place).to_pybytes())
+address = SlotAddress.model_validate_json({address.model_dump_json()!r})
+print(mapped(address).read(address).to_pybytes())
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout == "b'hello'\n"
 
 
 def test_a_slot_that_is_used_again_is_noticed(arena: SharedArena) -> None:
-    place = write(arena, FIRST, b"hello")
-    view = mapped(place).read(place)
-    mapped(place).check(place)
+    address = write(arena, FIRST, b"hello")
+    view = mapped(address).read(address)
+    mapped(address).check(address)
     arena.clear(FIRST)
     with pytest.raises(SlotGone, match=r"slot 0 of process \d+ holds another segment"):
-        mapped(place).check(place)
+        mapped(address).check(address)
     again = write(arena, SECOND, b"world")
     assert view.to_pybytes() == b"world", "the same memory"
     with pytest.raises(SlotGone):
-        mapped(place).read(place)
+        mapped(address).read(address)
     assert mapped(again).read(again).to_pybytes() == b"world"
 
 
 def test_memory_of_a_process_that_has_ended_cannot_be_opened() -> None:
     ended = SharedArena(1 << 16)
-    place = write(ended, FIRST, b"hello")
+    address = write(ended, FIRST, b"hello")
     ended.close()
     with pytest.raises(SlotGone, match="can't be opened"):
-        mapped(place)
+        mapped(address)
 
 
 def test_another_file_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -> None:
     ended = SharedArena(1 << 16)
-    place = write(ended, FIRST, b"hello")
+    address = write(ended, FIRST, b"hello")
     ended.close()
     (tmp_path / "other").write_bytes(bytes(1 << 17))
     with (tmp_path / "other").open("rb") as other:
-        os.dup2(other.fileno(), place.file)
+        os.dup2(other.fileno(), address.file)
         with pytest.raises(SlotGone, match="has another file"):
-            mapped(place)
-        if place.file != other.fileno():
-            os.close(place.file)
+            mapped(address)
+        if address.file != other.fileno():
+            os.close(address.file)
 
 
 def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(arena: SharedArena, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_what_no_driver_can_have_written_is_refused() -> None:
     refused(begun, made.commit(begun, 101, nonce="z"), "belongs to epoch 1")
     refused(begun, made.plan(begun), "no entries")
     refused(begun, made.plan(begun, made.entry(begun, 110), table_infos={}), "which no record holds")
-    refused(begun, made.plan(begun, made.entry(begun, 110, number=1)), "stands in place 0")
+    refused(begun, made.plan(begun, made.entry(begun, 110, number=1)), "stands at number 0")
     refused(begun, made.plan(begun, made.entry(begun, 100)), "not after its start")
     half = made.entry(begun, 110).model_copy(update={"to": Position(110, 1, 2, b"k")})
     refused(begun, made.plan(begun, half), "stop inside a transaction")
@@ -283,7 +283,7 @@ def test_table_infos_of_a_dropped_table_go_with_the_next_new_one() -> None:
 
 
 def some_files(state: State, choose: random.Random) -> tuple[FileCommitted, ...]:
-    """Of each dispatcher that has open files none, or the first few."""
+    """Return none or the first few of the files of each dispatcher that has open ones."""
     found: list[FileCommitted] = []
     ended: set[int] = set()
     for number, entry in state.open_entries():

@@ -53,7 +53,7 @@ def _edit_config(world: World, edit: Any) -> None:
 
 
 def _config_name(world: World) -> str:
-    """Of the ConfigMap that the newest attempt's driver mounts."""
+    """Return the name of the ConfigMap that the newest attempt's driver mounts."""
     assert world.application is not None
     volumes = world.application["spec"]["driver"]["template"]["spec"]["volumes"]
     (name,) = (str(volume["configMap"]["name"]) for volume in volumes if "configMap" in volume)

@@ -59,17 +59,17 @@ def test_what_the_api_server_adds_is_no_difference(kind: str) -> None:
     assert differences(MANIFESTS[kind], _as_served(MANIFESTS[kind])) == ()
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Of all that is not empty, marks of ours aside."""
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths of all that is not empty, marks of ours aside."""
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    places = [] if value in ({}, []) or not path else [path]
-    return places + [deeper for key, member in members for deeper in _places(member, (*path, key))]
+    paths = [] if value in ({}, []) or not path else [path]
+    return paths + [deeper for key, member in members for deeper in _paths(member, (*path, key))]
 
 
 def _set_by_us(manifest: Manifest) -> list[tuple[Any, ...]]:
     marks = [("metadata", name) for name in ("name", "namespace", "annotations")]
     heads = [("apiVersion",), ("kind",), ("metadata",)]
-    return [place for place in _places(manifest) if place not in heads and not any(place[:2] == mark for mark in marks)]
+    return [path for path in _paths(manifest) if path not in heads and not any(path[:2] == mark for mark in marks)]
 
 
 OTHERS = st.sampled_from(["", "other", 0, 7, True, False, None, [], {}, [{"name": "x"}], {"x": "y"}])
@@ -96,15 +96,15 @@ def test_any_change_of_what_is_set_is_found(data: st.DataObject) -> None:
 @settings(deadline=None)
 def test_anything_more_in_a_list_is_found(data: st.DataObject) -> None:
     manifest = MANIFESTS[data.draw(st.sampled_from(sorted(MANIFESTS.keys() - {"ConfigMap", "ServiceAccount"})))]
-    lists = [place for place in _set_by_us(manifest) if isinstance(_at(manifest, place), list)]
-    place = data.draw(st.sampled_from([place for place in lists if place != ("metadata", "ownerReferences")]))
+    lists = [path for path in _set_by_us(manifest) if isinstance(_at(manifest, path), list)]
+    path = data.draw(st.sampled_from([path for path in lists if path != ("metadata", "ownerReferences")]))
     found = _as_served(manifest)
-    _at(found, place).append(data.draw(st.sampled_from([{"name": "more"}, {}, "more"])))
+    _at(found, path).append(data.draw(st.sampled_from([{"name": "more"}, {}, "more"])))
     assert differences(manifest, found)
 
 
-def _at(value: Any, place: tuple[Any, ...]) -> Any:
-    for key in place:
+def _at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
         value = value[key]
     return value
 
@@ -122,7 +122,7 @@ def test_nothing_that_the_api_server_may_give_makes_it_raise(
     manifest: Manifest, damage: Any, data: st.DataObject
 ) -> None:
     found = _as_served(manifest)
-    *above, last = data.draw(st.sampled_from([place for place in _places(found) if len(place) > 1]))
+    *above, last = data.draw(st.sampled_from([path for path in _paths(found) if len(path) > 1]))
     _at(found, tuple(above))[last] = damage
     differences(manifest, found)
 

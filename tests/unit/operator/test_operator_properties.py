@@ -55,7 +55,7 @@ MOMENTS = {"running": _running(), "failed": _failed(), "pausing": _pausing()}
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Of every member, at any depth."""
+    """Return the path of every member, at any depth."""
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     paths = [(*path, key) for key, _ in members]
     return paths + [deeper for key, member in members for deeper in _paths(member, (*path, key))]

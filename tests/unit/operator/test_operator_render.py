@@ -99,7 +99,7 @@ def test_a_driver_that_hangs_is_killed_and_an_executor_has_no_probe() -> None:
 
 
 def _pod_specs(manifest: Any) -> list[dict[str, Any]]:
-    """Of every pod that comes of a manifest."""
+    """Return the spec of every pod that comes of a manifest."""
     if not isinstance(manifest, dict):
         return []
     found = [manifest] if isinstance(manifest.get("containers"), list) else []

@@ -94,7 +94,7 @@ def files(state: State) -> tuple[FileCommitted, ...]:
 
 
 def commit(state: State, checkpoint_ts: int, **changes: Any) -> CommitRecord:
-    """Of all files that are open, unless `files` says of which."""
+    """Return a commit of all files that are open, unless `files` says of which."""
     values: dict[str, Any] = {**owned(state), "checkpoint_ts": checkpoint_ts, "files": files(state)}
     return CommitRecord.model_validate(values | changes)
 

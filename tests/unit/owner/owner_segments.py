@@ -49,3 +49,10 @@ def segment(span_id: int, rows: Sequence[int], row_bytes: int = 10, point_every:
 
 def resolved(sub_id: int, ts: int, last: int, first: int = 1) -> pb.Resolved:
     return pb.Resolved(sub_id=sub_id, ts=ts, first_segment=first if last else 0, last_segment=last)
+
+
+def report(*items: pb.SegmentMeta | pb.Resolved) -> pb.Report:
+    return pb.Report(
+        segments=[item for item in items if isinstance(item, pb.SegmentMeta)],
+        resolved=[item for item in items if isinstance(item, pb.Resolved)],
+    )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,6 @@ from changefeed.upstream import choice
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import NewColumn
 from changefeed_devcluster.tidb.tidb import Tidb
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[DevCluster]:
-    with DevCluster(stores=1) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +246,7 @@ async def test_the_command_looks_first(
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, tidb: Tidb, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Of a folder that TiCDC has written, `lake`."""
+    """The checkpoint of a folder that TiCDC has written, `lake`."""
     began, checkpoint_ts = tidb.now(), tidb.now()
     day = tmp_path / "lake" / "shop" / "orders" / str(began) / "2026-11-26"
     (day / "meta").mkdir(parents=True)

@@ -56,10 +56,10 @@ def pd(monkeypatch: pytest.MonkeyPatch) -> Pd:
 @pytest.fixture
 def state(tmp_path: Path) -> Location:
     """That of two changefeeds, each with a stored segment; no driver runs."""
-    place = Location((tmp_path / "state").as_uri())
+    location = Location((tmp_path / "state").as_uri())
     for name, more in (("orders", {}), ("users", {"id": "users-of-shop"})):
-        _run(place, name, **more)
-    return place
+        _run(location, name, **more)
+    return location
 
 
 def _run(state: Location, name: str, **more: str) -> None:
@@ -82,8 +82,8 @@ def _run(state: Location, name: str, **more: str) -> None:
     store.create("events/1-n/0/00000000000000000001.arrow", b"12345")
 
 
-def _path(place: Location) -> Path:
-    return Path(place.uri.removeprefix("file://"))
+def _path(location: Location) -> Path:
+    return Path(location.uri.removeprefix("file://"))
 
 
 def _found(state: Location) -> dict[str, StateFolder]:

@@ -43,7 +43,7 @@ def with_one_file() -> Owner:
 
 
 def slots(given: list[tuple[int, Work]]) -> list[int | None]:
-    """Of the segments of what was handed out."""
+    """Return the slots of the segments of what was handed out."""
     pieces = [piece for _, work in given for entry in work.entries for piece in entry.segments]
     return [piece.slot.index if piece.slot else None for piece in pieces]
 

@@ -262,7 +262,7 @@ def test_a_table_that_cannot_be_replicated_stops_the_run_by_name(followed: Follo
 
 
 def folders(ddl: Ddl | None) -> list[tuple[str, str, bool]]:
-    """Of the schema files where folders are named by ids: the folder, the table, and whether with the statement."""
+    """Return the folder, the table, and whether with the statement, of schema files in folders named by ids."""
     files = files_of(ddl, by_id=True) if ddl else []
     return [(file.path.partition("/meta/")[0], file.table, bool(file.query)) for file in files]
 

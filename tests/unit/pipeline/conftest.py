@@ -32,7 +32,7 @@ def state(tmp_path: Path) -> Location:
 
 @pytest.fixture
 def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
-    """Of every task of the test's."""
+    """The sink of every task of the test's."""
     made = Sink(tmp_path / "sink")
     monkeypatch.setattr(event_sink, "open_store", lambda uri, *_: made)
     yield made

@@ -69,7 +69,7 @@ _numbers = itertools.count(1)
 
 
 def content_of(rows: Sequence[int]) -> bytes:
-    """Of a file of inserts of these keys."""
+    """Return the content of a file of inserts of these keys."""
     return b"".join(b'"I","t","shop",%d,%d\n' % (5 + key, key) for key in sorted(rows))
 
 

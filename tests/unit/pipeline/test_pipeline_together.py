@@ -66,7 +66,7 @@ class Order:
         }
 
     def files(self, rows: Mapping[int, EntryRows | MadeRows], folder: Path) -> dict[int, tuple[bytes, int, int, int]]:
-        """Of each entry the file's bytes, and how many rows there were."""
+        """Return the bytes of each entry's file, and how many rows there were."""
         files = {}
         for entry in self.work.entries:
             found = rows[entry.plan_entry.entry]

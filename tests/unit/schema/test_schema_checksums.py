@@ -39,13 +39,13 @@ def wrong(info, *values, handle=1):
 def test_rows_of_the_facts(info, value):
     row = bytes.fromhex(value)
     assert wrong(info, row) == []
-    for place in range(len(row)):
-        spoilt = row[:place] + bytes([row[place] ^ 0x01]) + row[place + 1 :]
-        if place in (0, 1) or (info is OTHER and 2 <= place < 12):
+    for offset in range(len(row)):
+        spoilt = row[:offset] + bytes([row[offset] ^ 0x01]) + row[offset + 1 :]
+        if offset in (0, 1) or (info is OTHER and 2 <= offset < 12):
             continue  # no row with a checksum any more, or none that can be decoded
-        if value.endswith("44332211") and place >= len(row) - 4:
+        if value.endswith("44332211") and offset >= len(row) - 4:
             continue  # the second sum is of no matter here
-        assert wrong(info, spoilt) == [0], place
+        assert wrong(info, spoilt) == [0], offset
 
 
 @golden.each("checksum_trailer")

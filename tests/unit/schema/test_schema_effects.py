@@ -206,9 +206,9 @@ async def test_4_several_changes_take_effect_in_the_step_that_shows_them_all():
         assert not await each.row(end, upstream.ts)
 
 
-@pytest.mark.parametrize("place", [(ARCHIVE, "archive", "Old"), (ARCHIVE, "archive", "t"), (SHOP, "shop", "Old")])
-async def test_5_a_table_has_its_new_name_and_database_before_the_job_is_done(place):
-    database, schema_name, name = place
+@pytest.mark.parametrize("renamed", [(ARCHIVE, "archive", "Old"), (ARCHIVE, "archive", "t"), (SHOP, "shop", "Old")])
+async def test_5_a_table_has_its_new_name_and_database_before_the_job_is_done(renamed):
+    database, schema_name, name = renamed
     upstream = Upstream()
     run = await Follower(upstream).begin()
     waits = job(Action.RENAME_TABLE, schema_id=database)
@@ -336,7 +336,7 @@ async def test_8_whoever_begins_while_a_column_is_dropped_applies_it_once(begin)
 
 @pytest.mark.parametrize("other", [Action.ADD_COLUMN, Action.MODIFY_COLUMN, Action.ADD_INDEX])
 async def test_8_whoever_begins_while_only_an_index_is_left_to_drop_has_the_other_changes(other):
-    """Of which two leave the columns as they were."""
+    """Two of the changes leave the columns as they were."""
     upstream = Upstream()
     before = await Follower(upstream).begin()
     more = [column(3, "b", 3)] if other == Action.ADD_COLUMN else []
@@ -407,7 +407,7 @@ def scenarios():
             yield from (partial(scenario, **each) for each in given or [{}])
 
 
-_ANY_NEW = "any(map(self._is_new, tables, (database for database, _ in places)))"
+_ANY_NEW = "any(map(self._is_new, tables, (database for database, _ in keys)))"
 _DIFFERS = "(known.schema_name, *_shape(known)) != (name, *_shape(table))"
 #: What is taken out: owner, function, syntax, syntax in its place.
 MUTATIONS = {
@@ -430,7 +430,7 @@ MUTATIONS = {
         f"known is None or {_DIFFERS}",
         f"known is not None and {_DIFFERS}",
     ),
-    "one table of several is enough": (Effects, "_shown", "len(tables) < len(places)", "not tables"),
+    "one table of several is enough": (Effects, "_shown", "len(tables) < len(keys)", "not tables"),
     "a run does not know what its schema has": (
         snapshot,
         "load_schema",

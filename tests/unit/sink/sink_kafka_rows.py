@@ -12,9 +12,15 @@ from changefeed.schema import table_info as ti
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.schema.values import arrow_type
+from changefeed.sink.kafka.codec.message import Messages, Source
 from changefeed.sink.records import Records
 
 ELEMS = ["a,b", "x'y", "z"]
+SOURCE = Source(77, 400, "shop.t")
+BUILD_MS = 1_700_000_000_000
+SEEDS = range(6)
+ROWS = 60
+FLOATS = {"f": np.float32, "d": np.float64}
 
 
 def _column(number: int, name: str, tp: int, flag: int = 0, **more: Any) -> dict[str, Any]:
@@ -120,3 +126,12 @@ def records(seed: int, rows: int) -> tuple[Records, list[tuple[int, int, dict[st
         (op, ts[number], shown[number], before[number] if op == OP_UPDATE else None) for number, op in enumerate(ops)
     ]
     return made, told
+
+
+def pairs(messages: Messages) -> list[tuple[Any, Any]]:
+    return list(zip(messages.keys.to_pylist(), messages.values.to_pylist(), strict=True))
+
+
+def number(name: str, value: Any) -> Any:
+    """Compared by their bits."""
+    return FLOATS[name](value).tobytes()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 
 def column(name: str, tp: int, flag: int = 0, **more: Any) -> dict[str, Any]:
-    """Of `table`. `more`: members of its type."""
+    """Return a column of `table`. `more`: members of its type."""
     field_type = {"Tp": tp, "Flag": flag, "Flen": 20, "Decimal": 0, "Charset": "utf8mb4", "Collate": "utf8mb4_bin"}
     return {"name": {"O": name}, "type": field_type | more, "state": 5}
 

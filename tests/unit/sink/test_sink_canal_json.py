@@ -456,8 +456,8 @@ def test_rule_10_chunks_segments_and_the_clock_reach_no_byte(tmp_path, monkeypat
     assert json.loads(content.splitlines()[2])["old"] == [{"id": "1", "k": "0", "name": "n"}]
     monkeypatch.setattr(time, "time", lambda: 4e9)
     monkeypatch.setattr(time, "time_ns", lambda: 4 * 10**18)
-    for seed, rows in enumerate([1, 2, 3]):
-        monkeypatch.setattr(run, "CHUNK_ROWS", rows)
+    for seed, size in enumerate([1, 100, 200]):
+        monkeypatch.setattr(run, "CHUNK_BYTES", size)
         assert encode_file(tmp_path, *shuffled(CHANGES, seed, segments=3), **CANAL)[1] == content
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from changefeed.sink.mysql.order.conflicts import Conflicts, Given
 from hypothesis import given, settings
@@ -11,8 +13,8 @@ from hypothesis import strategies as st
 class Model:
     """What was added, given out and written, kept naively, a node at a time."""
 
-    def __init__(self, workers: int) -> None:
-        self.conflicts = Conflicts(workers)
+    def __init__(self, workers: int, enough: float = math.inf) -> None:
+        self.conflicts, self._enough = Conflicts(workers, enough), enough
         self.queues: list[list[int]] = [[] for _ in range(workers)]
         self.worker: dict[int, int] = {}
         self.depends: list[set[int]] = []
@@ -48,7 +50,7 @@ class Model:
             holders = {self.worker.get(each) for each in open_}
             if node in self.worker:
                 assert node in self.written or holders <= {self.worker[node]}, f"{node} overtakes what it depends on"
-            else:
+            elif min(map(len, self.queues)) <= self._enough:
                 assert None in holders or len(holders) > 1, f"{node} could be given out"
         for queue in self.queues:
             for at, node in enumerate(queue):
@@ -76,6 +78,24 @@ def test_a_hot_key_keeps_one_worker_busy_and_holds_up_nobody_else() -> None:
     assert [len(queue) for queue in model.queues] == [50] * 4, "what has no conflict evens it out"
 
 
+def test_what_hot_keys_hold_together_is_one_workers_and_waits_for_nothing() -> None:
+    """The first nodes of each key are free. Were they spread, each node with two keys would wait for two workers."""
+    model, chosen = Model(4), np.random.default_rng(5)
+    hot = chosen.integers(0, 6, (600, 2)).tolist()
+    model.add([*hot, *([1000 + node] for node in range(200))])
+    assert {model.worker[node] for node in range(600)} == {model.worker[0]}
+    assert sorted(map(len, model.queues)) == [66, 67, 67, 600], "the others go where there is less to do"
+    model.add(hot)
+    assert {model.worker[node] for node in range(800, 1400)} == {model.worker[0]}
+
+
+def test_a_large_part_is_split_when_much_of_it_can_be_written_at_once() -> None:
+    model = Model(4)
+    model.add([*([node] for node in range(400)), list(range(400))])
+    assert [len(queue) for queue in model.queues] == [100] * 4
+    assert 400 not in model.worker, "it depends on all"
+
+
 def test_a_transaction_without_keys_waits_for_nothing() -> None:
     model = Model(2)
     model.add([[], [], []])
@@ -97,11 +117,12 @@ _KEYS = st.lists(st.integers(0, 12), max_size=4)
 
 @given(
     st.integers(1, 4),
+    st.sampled_from([0, 2, math.inf]),
     st.lists(st.one_of(st.lists(_KEYS, max_size=12), st.tuples(st.integers(0, 3), st.integers(1, 6)))),
 )
 @settings(max_examples=300, deadline=None)
-def test_nothing_overtakes_and_nothing_waits_without_need(workers: int, steps: list[object]) -> None:
-    model = Model(workers)
+def test_nothing_overtakes_and_nothing_waits_without_need(workers: int, enough: float, steps: list[object]) -> None:
+    model = Model(workers, enough)
     for step in steps:
         if isinstance(step, tuple):
             model.write(step[0] % workers, step[1])

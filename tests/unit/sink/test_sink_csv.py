@@ -11,12 +11,13 @@ from typing import Any
 import golden
 import numpy as np
 import pyarrow as pa
+import pytest
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema.sql_type import SqlType
 from changefeed.sink.records import Records
 from changefeed.sink.storage.codec.csv import CsvFormat, encode, fingerprint, header
 from changefeed.sink.text.go_float import go_float
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_rows import CSV, STORAGE, column, make_table
 
@@ -177,6 +178,23 @@ def test_what_is_written_reads_back(rows, terminator):
     # An unquoted line break inside a value can't be confused with a record's end: text is always quoted.
     parsed = list(csv.reader(io.StringIO(content, newline=""), strict=True))
     assert parsed == [["I", "t", "shop", str(number), str(number), text] for number, text in rows]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.none() | st.integers(-(2**63), 2**63 - 1), st.none() | CELLS), max_size=20),
+    st.sampled_from([",", "|", "\t"]),
+    st.sampled_from(["\\N", "", "a,b"]),
+    st.booleans(),
+)
+def test_arrows_writer_gives_what_joined_parts_do(rows, delimiter, null, more):
+    fmt = CsvFormat(delimiter=delimiter, null=null, include_commit_ts=more, output_old_value=more)
+    records = many([(1, number, text) for number, text in rows])
+    assert fmt.is_arrows
+    found = encode(records, fmt).to_pybytes()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CsvFormat, "is_arrows", False)
+        assert encode(records, fmt).to_pybytes() == found
 
 
 @given(st.lists(CELLS, max_size=20), st.sampled_from([",", "!", "|+|"]))

@@ -70,7 +70,7 @@ def test_an_upserted_entry_is_its_last_rows_and_the_keys_that_it_takes(tmp_path:
 
 
 def test_decimals_are_stored_as_the_specification_says(tmp_path: Path) -> None:
-    """Of up to 9 digits as 32 bits, of up to 18 as 64."""
+    """Decimals of up to 9 digits are stored as 32 bits, of up to 18 as 64."""
     digits = {9: "INT32", 10: "INT64", 18: "INT64", 19: "FIXED_LEN_BYTE_ARRAY"}
     columns = [column(n, f"d{n}", SqlType.DECIMAL, place=at, Flen=n) for at, n in enumerate(digits, 1)]
     table = table_of(columns=[ID, *columns])

@@ -16,7 +16,7 @@ from sink_kafka_rows import records
 
 @pytest.mark.parametrize(("table", "partition"), [("t1", 15), ("t2", 5), ("t3", 3)])
 def test_by_table(table: str, partition: int) -> None:
-    """Of TiCDC's TestTableDispatcher."""
+    """The cases are those of TiCDC's TestTableDispatcher."""
     assert by_table("test", table, 2, 16).tolist() == [partition] * 2
 
 
@@ -32,7 +32,7 @@ def test_by_table(table: str, partition: int) -> None:
     ],
 )
 def test_by_values(table: str, columns: dict[str, int], partition: int) -> None:
-    """Of TiCDC's TestIndexValueDispatcher."""
+    """The cases are those of TiCDC's TestIndexValueDispatcher."""
     chosen = [(name, pa.array([str(value)])) for name, value in columns.items()]
     assert by_values("test", table, chosen, 1, 16).tolist() == [partition]
 

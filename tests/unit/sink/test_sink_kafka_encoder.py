@@ -23,8 +23,8 @@ OPTIONS = {
     "dispatchers": [{"matcher": ["*.*"], "topic": "{table}", "partition": "table", "index": "", "columns": []}],
     "canalJson": {},
 }
-PLACE = KafkaEndpoint("kafka://b:1/feed", "PLAIN", 1 << 20, "none")
-JOB = KafkaJob(PLACE, False, False, large_messages="claim-check", claim_check_uri="file:///claims")
+ENDPOINT = KafkaEndpoint("kafka://b:1/feed", "PLAIN", 1 << 20, "none")
+JOB = KafkaJob(ENDPOINT, False, False, large_messages="claim-check", claim_check_uri="file:///claims")
 
 
 def entry_of(number: int, options: dict[str, Any], time_zone: str = "UTC") -> Entry:
@@ -51,7 +51,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def test_rules_codec_and_store_are_made_once_for_a_configuration(made: Counter[str]) -> None:
-    encoder = MessageEncoder(JOB, PLACE.cluster(), Patience())
+    encoder = MessageEncoder(JOB, ENDPOINT.cluster(), Patience())
     entries = [entry_of(number, dict(OPTIONS)) for number in range(2)]  # equal, and parsed apart
     sent = [encoder.messages(entry, chunk, 0)[0] for entry in entries for chunk in CHUNKS]
     assert sent == ["t_1_"] * 6
@@ -59,12 +59,12 @@ def test_rules_codec_and_store_are_made_once_for_a_configuration(made: Counter[s
 
 
 def test_rule_10_an_entry_of_another_configuration_is_encoded_by_that(made: Counter[str]) -> None:
-    encoder = MessageEncoder(JOB, PLACE.cluster(), Patience())
+    encoder = MessageEncoder(JOB, ENDPOINT.cluster(), Patience())
     other = OPTIONS | {"protocol": "open-protocol", "dispatchers": [], "cloudEvents": False}
     first, second = entry_of(0, OPTIONS), entry_of(1, other)
     third = replace(first, time_zone="Asia/Shanghai")
     alone = [
-        MessageEncoder(JOB, PLACE.cluster(), Patience()).messages(entry, CHUNKS[0], 0)
+        MessageEncoder(JOB, ENDPOINT.cluster(), Patience()).messages(entry, CHUNKS[0], 0)
         for entry in (first, second, third)
     ]
     assert alone[0][1] != alone[2][1]

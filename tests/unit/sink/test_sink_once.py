@@ -32,7 +32,7 @@ def no_pause(seconds: float) -> None:
 
 @pytest.fixture(params=["in memory", "on disk"])
 def spool(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spool]:
-    """Of a file of two lines."""
+    """A spool of a file of two lines."""
     if request.param == "on disk":
         monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", 0)
     made = Spool(tmp_path / "spool")

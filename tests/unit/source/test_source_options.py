@@ -27,8 +27,8 @@ def test_what_is_left_out_has_a_default() -> None:
     assert options.access.pd_addresses == ("http://pd-0:2379", "pd-1:2379")
     assert (options.table, options.from_ts, options.to_ts) == (TableName("shop", "orders"), None, None)
     assert (options.max_rows, options.max_bytes, options.safepoint_ttl_s) == (None, 256 << 20, 86_400)
-    assert options.place("a").uri.startswith("file:///")
-    assert options.place("a").uri.endswith("/spark-source/a")
+    assert options.location("a").uri.startswith("file:///")
+    assert options.location("a").uri.endswith("/spark-source/a")
 
 
 def test_spark_gives_names_in_small_letters() -> None:
@@ -53,7 +53,7 @@ def test_secrets_are_folders(tmp_path: Path) -> None:
     assert tls is not None
     assert tls.folder == tmp_path
     options = parsed(eventStore="s3://bucket/folder", eventStoreSecretDir=str(tmp_path))
-    assert (options.place("a").uri, options.place("a").secret) == ("s3://bucket/folder/a", tmp_path)
+    assert (options.location("a").uri, options.location("a").secret) == ("s3://bucket/folder/a", tmp_path)
 
 
 @pytest.mark.parametrize(

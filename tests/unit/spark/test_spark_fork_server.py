@@ -55,7 +55,7 @@ def begun(folder: Path, **programs: str) -> ForkServer:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of a server that runs."""
+    """The folder of a server that runs."""
     folder = tmp_path_factory.mktemp("fork-server")
     made = begun(folder, probe=PROBE)
     yield folder

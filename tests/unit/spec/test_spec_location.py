@@ -5,7 +5,7 @@ from changefeed.spec.field.location import BucketLocation, parse_bucket
 
 
 @pytest.mark.parametrize(
-    ("uri", "place"),
+    ("uri", "location"),
     [
         ("s3://lake", BucketLocation("s3", "lake", "")),
         ("s3://lake/", BucketLocation("s3", "lake", "")),
@@ -42,15 +42,15 @@ from changefeed.spec.field.location import BucketLocation, parse_bucket
         ("gs://lake/a?storage-class=NEARLINE", BucketLocation("gs", "lake", "a", storage_class="NEARLINE")),
     ],
 )
-def test_a_uri_and_its_one_spelling(uri: str, place: BucketLocation) -> None:
-    assert parse_bucket(uri) == place
-    assert parse_bucket(place.uri) == place
-    assert parse_bucket(place.uri).uri == place.uri
+def test_a_uri_and_its_one_spelling(uri: str, location: BucketLocation) -> None:
+    assert parse_bucket(uri) == location
+    assert parse_bucket(location.uri) == location
+    assert parse_bucket(location.uri).uri == location.uri
 
 
 def test_a_folder_below_keeps_the_parameters() -> None:
-    place = parse_bucket("s3://lake/state?endpoint=http://h:1")
-    assert place.below("shop", "ordérs", "local").uri == "s3://lake/state/shop/ord%C3%A9rs/local?endpoint=http://h:1"
+    location = parse_bucket("s3://lake/state?endpoint=http://h:1")
+    assert location.below("shop", "ordérs", "local").uri == "s3://lake/state/shop/ord%C3%A9rs/local?endpoint=http://h:1"
     assert BucketLocation("s3", "lake", "").below("x").uri == "s3://lake/x"
 
 

@@ -227,7 +227,7 @@ spec:
         'spec.filter.rules[1]: "shop"; allowed: a table-filter rule such as shop.* or !shop.tmp_*; '
         "column 5: missing '.' between schema and table",
         "spec.filter.eventFilters[0].matcher: missing",
-        'spec.sink.storage.uri: "gcs://lake/orders"; allowed: ' + PLACES,
+        'spec.sink.storage.uri: "gcs://lake/orders"; allowed: ' + STORES,
         'spec.sink.storage.protocol: "avro"; allowed: csv | canal-json | parquet',
         'spec.sink.storage.fileSize: "4Gi"; allowed: a size from 1Mi to 512Mi, such as "64Mi"',
         'spec.sink.storage.csv.delimiter: "\\""; allowed: 1 to 3 characters, without the quote',
@@ -241,7 +241,7 @@ spec:
 
 
 ONE_SINK = "exactly one sink, such as storage: {uri: ..., protocol: csv}"
-PLACES = "file:///absolute/path, file://./relative/path, s3://bucket/folder, az://container/folder?account-name=name or gs://bucket/folder"
+STORES = "file:///absolute/path, file://./relative/path, s3://bucket/folder, az://container/folder?account-name=name or gs://bucket/folder"
 WRONG: list[tuple[str, object, str]] = [
     ("spec.paused", "yes", 'spec.paused: "yes"; allowed: true | false'),
     ("spec.restartNonce", True, "spec.restartNonce: true; allowed: a whole number from 0 to 2147483647"),
@@ -287,17 +287,17 @@ WRONG: list[tuple[str, object, str]] = [
     (
         "spec.sink.storage.uri",
         "file://lake/x",
-        'spec.sink.storage.uri: "file://lake/x"; allowed: ' + PLACES,
+        'spec.sink.storage.uri: "file://lake/x"; allowed: ' + STORES,
     ),
     (
         "spec.sink.storage.uri",
         "file:///",
-        'spec.sink.storage.uri: "file:///"; allowed: ' + PLACES,
+        'spec.sink.storage.uri: "file:///"; allowed: ' + STORES,
     ),
     (
         "spec.sink.storage.uri",
         "file://./../x",
-        'spec.sink.storage.uri: "file://./../x"; allowed: ' + PLACES,
+        'spec.sink.storage.uri: "file://./../x"; allowed: ' + STORES,
     ),
     ("spec.sink", {"kafka": {}}, "spec.sink.kafka.uri: missing"),
     ("spec.sink", {"mysql": {}}, "spec.sink.mysql.uri: missing"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changefeed.errors import NeedsHuman
+from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.sql_type import SqlType
@@ -82,3 +82,10 @@ async def test_a_change_that_can_not_be_followed_ends_the_run(upstream: InMemory
     upstream.change(SchemaChange(id=2, type=Action.FLASHBACK_CLUSTER))
     with pytest.raises(NeedsHuman, match="changes tables in a way that a changefeed cannot follow"):
         await run.outcome()
+
+
+async def test_a_copy_is_refused_where_no_table_can_be_read_as_of_a_ts(upstream: InMemory, tmp_path: Path) -> None:
+    changefeed = parse(json.dumps(resource("memory:1", await upstream.now(), tmp_path, initialCopy=True)))
+    with pytest.raises(InvalidSpec, match=r"spec\.initialCopy: not possible from memory"):
+        await Run(changefeed, InProcessExecution()).start().outcome()
+    assert not list((tmp_path / "state").rglob("log/*.json")), "refused before anything is recorded"

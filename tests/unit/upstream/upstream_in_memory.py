@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pyarrow as pa
-from changefeed.errors import ChangefeedError, first_error
+from changefeed.errors import ChangefeedError, InvalidSpec, first_error
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.model.tso import compose, physical_ms
@@ -176,6 +176,9 @@ class InMemory(contract.Upstream, contract.Access):
         for at, change in [each for each in self.changes if each[0] <= ts]:
             made.apply(change, at)
         return SchemaHistory(ts, [DATABASE], made.tables_at(ts))
+
+    def check_can_copy(self) -> None:
+        raise InvalidSpec("spec.initialCopy", "not possible from memory", "Leave it out.")
 
     async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
         return b"", b"~"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 
 def see(*steps: tuple[int, dict[str, int], dict[str, int | None]]) -> list[list[str]]:
-    """Of each listing (checkpoint, sizes by path, lowest commit ts by path): what is wrong with it."""
+    """Return what is wrong with each listing (checkpoint, sizes by path, lowest commit ts by path)."""
     finality = Finality()
     return [finality.see(PublishedFiles(checkpoint, files), lowest) for checkpoint, files, lowest in steps]
 

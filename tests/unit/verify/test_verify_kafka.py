@@ -67,18 +67,18 @@ def drop(topic: HandTopic, shop: Shop) -> tuple[str, str]:
 
 
 def double(topic: HandTopic, shop: Shop) -> tuple[str, str]:
-    place = topic.rows(1)[0]
-    topic.parts[1].insert(place, topic.parts[1][place])
-    return "duplicate", f"Topic shop, partition 1, offset {place + 1}: a change of shop.items appears again"
+    offset = topic.rows(1)[0]
+    topic.parts[1].insert(offset, topic.parts[1][offset])
+    return "duplicate", f"Topic shop, partition 1, offset {offset + 1}: a change of shop.items appears again"
 
 
 def change(topic: HandTopic, shop: Shop) -> tuple[str, str]:
     part = topic.parts[0]
-    place = topic.rows(0)[0]
-    key, value = part[place]
+    offset = topic.rows(0)[0]
+    key, value = part[offset]
     assert value is not None
-    part[place] = key, harmed(value)
-    return "unexpected", f"Topic shop, partition 0, offset {place}: the upstream has no such change to shop.items"
+    part[offset] = key, harmed(value)
+    return "unexpected", f"Topic shop, partition 0, offset {offset}: the upstream has no such change to shop.items"
 
 
 def harmed(value: bytes) -> bytes:
@@ -90,12 +90,12 @@ def harmed(value: bytes) -> bytes:
 def swap(topic: HandTopic, shop: Shop) -> tuple[str, str]:
     """Two changes of one key in one partition; no resolved-ts stands in the way."""
     part = topic.parts[1]
-    mine = [place for place in topic.rows(1) if is_of_key_1(topic, part[place])]
+    mine = [offset for offset in topic.rows(1) if is_of_key_1(topic, part[offset])]
     one, other = mine[:2]
     part[one], part[other] = part[other], part[one]
-    for place in range(len(part) - 1, 0, -1):
-        if place not in topic.rows(1) and place < other:
-            del part[place]
+    for offset in range(len(part) - 1, 0, -1):
+        if offset not in topic.rows(1) and offset < other:
+            del part[offset]
     return "out_of_order", "a change of shop.items stands behind a later one of its key: U, commit ts"
 
 
@@ -107,11 +107,11 @@ def is_of_key_1(topic: HandTopic, message: tuple[bytes | None, bytes | None]) ->
 
 def early(topic: HandTopic, shop: Shop) -> tuple[str, str]:
     part = topic.parts[0]
-    place = topic.rows(0)[0]
-    (ts,) = heads(topic.protocol, [part[place]])["ts"].to_pylist()
-    part.insert(place, topic.resolved(ts))  # of the row's own ts
-    part[place + 1 :] = [part[each] for each in topic.rows(0)]
-    return "early", f"Topic shop, partition 0, offset {place + 1}: commit ts"
+    offset = topic.rows(0)[0]
+    (ts,) = heads(topic.protocol, [part[offset]])["ts"].to_pylist()
+    part.insert(offset, topic.resolved(ts))  # of the row's own ts
+    part[offset + 1 :] = [part[each] for each in topic.rows(0)]
+    return "early", f"Topic shop, partition 0, offset {offset + 1}: commit ts"
 
 
 def back(topic: HandTopic, shop: Shop) -> tuple[str, str]:
@@ -145,7 +145,7 @@ def cut(topic: HandTopic, shop: Shop) -> tuple[str, str]:
 
 
 def statement(topic: HandTopic, shop: Shop) -> tuple[str, str]:
-    """Of no DDL of the upstream."""
+    """Return a statement of no DDL of the upstream."""
     ts = shop.start_ts + 1
     message = {"database": "shop", "table": "item", "type": "ALTER", "isDdl": True, "_tidb": {"commitTs": ts}}
     told = (None, json.dumps(message).encode())
@@ -173,7 +173,7 @@ async def test_harm_is_found_and_named(topic: HandTopic, checked: Verify, shop: 
 async def test_at_least_once_rows_may_come_again_and_are_counted(topic: HandTopic, checked: Verify, shop: Shop) -> None:
     part = topic.parts[1]
     rows = topic.rows(1)[:5]
-    part[-1:-1] = [part[place] for place in rows]  # behind their resolved-ts
+    part[-1:-1] = [part[offset] for offset in rows]  # behind their resolved-ts
     result = await checked(delivery="at-least-once")
     assert result.first_problem is None
     assert (result.repeated, result.duplicate, result.early, result.out_of_order) == (5, 0, 0, 0)

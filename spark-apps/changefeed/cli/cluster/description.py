@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from changefeed.cli.cluster.kube import Resource
+from changefeed.spec.upstream_address import upstream_address
 
 HEAD = ("NAMESPACE", "NAME", "STATE", "READY", "CHECKPOINT", "SINK", "AGE", "REASON")
 
@@ -78,7 +79,7 @@ def _facts(spec: Resource, status: Resource, now: datetime) -> Iterator[tuple[st
     kind, sink = next(iter(spec["sink"].items()))
     protocol = f" ({sink['protocol']})" if "protocol" in sink else ""
     cluster = f", cluster {status['clusterId']}" if "clusterId" in status else ""
-    yield "Upstream", ", ".join(spec["upstream"]["pdAddresses"]) + cluster
+    yield "Upstream", upstream_address(spec) + cluster
     yield "Tables", ", ".join(spec.get("filter", {}).get("rules", ["*.*"]))
     yield "Sink", f"{kind} {sink.get('uri', '')}".strip() + protocol
     if "checkpointTs" in status:

@@ -62,7 +62,7 @@ async def held(folders: Sequence[StateFolder], more: Iterable[Access], secrets_d
         answer = answers[upstream] if not isinstance(upstream, str) else upstream
         seen.append(_with_hold(each, answer))
         if each.changefeed is not None and isinstance(upstream, str):
-            problems[", ".join(each.changefeed.spec.upstream.pd_addresses)] = upstream
+            problems[each.changefeed.spec.upstream.address] = upstream
     return Found(seen, [strays[key] for key in sorted(strays)], problems)
 
 

@@ -146,7 +146,7 @@ def _changefeed(recorded: State, location: Location, secrets_dir: Path | None) -
         own = ""
     if own != location.uri:
         raise NeedsHuman(
-            f"The log of {location.uri} is of a changefeed that keeps its state at {own or 'another place'}.",
+            f"The log of {location.uri} is of a changefeed that keeps its state at {own or 'another URI'}.",
             "It is a copy: closing it would end the original. Delete the folder if it is not needed.",
         )
     return changefeed

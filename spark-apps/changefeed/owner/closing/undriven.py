@@ -154,7 +154,7 @@ def _closing_epoch(changefeed: Changefeed, before: State) -> EpochRecord:
 
 
 def _delete_events(store: Store) -> None:
-    """Of all drivers before the closing epoch (rule 21)."""
+    """Delete the event stores of all drivers before the closing epoch (rule 21)."""
     state = Log(store).read()
     RunFolder(store.location, state.epoch.number, state.epoch.nonce).delete_lower_epochs()
 

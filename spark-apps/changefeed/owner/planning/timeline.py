@@ -81,7 +81,7 @@ class Timeline:
         return self._selects(table.schema_name, table.name)
 
     def _notices(self, change: SchemaChange, touched: Touched, after: dict[int, TableInfo]) -> tuple[Notice, ...]:
-        """Of what was or is selected: a reader who has a table is told what becomes of it."""
+        """Return notices of what was or is selected: a reader who has a table is told what becomes of it."""
         had = {table.id for table in touched.before if self._is_selected(table)}
         notices = [
             Notice(name)

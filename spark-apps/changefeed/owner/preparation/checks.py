@@ -21,15 +21,15 @@ def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
     if wanted is not None and wanted != cluster_id:
         raise InvalidSpec(
             "spec.upstream.clusterId",
-            f"{wanted} is wanted, but PD at {changefeed.spec.upstream.pd_addresses[0]} serves cluster {cluster_id}",
-            "Point pdAddresses at the right cluster.",
+            f"{wanted} is wanted, but cluster {cluster_id} is at {changefeed.spec.upstream.address}",
+            "Point spec.upstream at the right cluster.",
         )
     if state.n == 0:
         return
     if state.cluster_id != cluster_id:
         raise NeedsHuman(
-            f"Changefeed {changefeed.name} belongs to cluster {state.cluster_id}, but PD serves {cluster_id}.",
-            "Point spec.upstream.pdAddresses at the changefeed's own cluster, or create a new changefeed.",
+            f"Changefeed {changefeed.name} belongs to cluster {state.cluster_id}, but spec.upstream is {cluster_id}.",
+            "Point spec.upstream at the changefeed's own cluster, or create a new changefeed.",
         )
     start_ts = changefeed.spec.start_ts
     if changefeed.spec.initial_copy != state.initial_copy:
@@ -55,7 +55,7 @@ def _changed(field: str, now: object, before: object, another: str = "name and s
 
 
 def _same(sink: SinkSpec) -> str:
-    """Equal for what is the same place."""
+    """Equal for what is the same location."""
     return canonical(sink.uri) if sink.kind == "storage" else sink.uri
 
 

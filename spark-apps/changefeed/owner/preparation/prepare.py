@@ -120,6 +120,7 @@ async def prepare(
         start_ts = changefeed.spec.start_ts if changefeed.spec.start_ts is not None else await upstream.now()
         await check_not_ahead(start_ts, upstream)
         if changefeed.spec.initial_copy:
+            upstream.check_can_copy()
             start_ts -= COPY_TICKS
     else:
         start_ts = restart.from_ts if restart else state.checkpoint_ts

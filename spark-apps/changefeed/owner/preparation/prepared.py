@@ -82,7 +82,10 @@ class Prepared:
         }
 
     def table_version(self, dispatcher: int) -> int:
-        """Of the rows that are written next. A table that rules have left out and select again may have changed."""
+        """Return the version of the rows that are written next.
+
+        A table that rules have left out and select again may have changed.
+        """
         if self.state.is_redefined(dispatcher, self.tables[dispatcher].hash):
             return self.schema.snapshot_ts
         return self.state.table_version(dispatcher)

@@ -15,7 +15,7 @@ _RESOLVED_TS = attrgetter("resolved_ts")
 
 
 class Shares:
-    """Of pullers `0 .. pullers - 1`."""
+    """The parts of spans that pullers `0 .. pullers - 1` share."""
 
     def __init__(self, pullers: int) -> None:
         self._parts: dict[int, dict[tuple[int, int], SpanPart]] = {puller: {} for puller in range(pullers)}

@@ -99,7 +99,7 @@ class Span:
         return any(part.sub_id for part in self.parts)
 
     def stand_at(self, ts: int) -> None:
-        """Of all its parts that is complete, no more and no less."""
+        """Let all parts that are complete stand at a ts, no more and no less."""
         self.resolved_ts = ts
         for part in self.parts:
             part.resolved_ts = ts

@@ -495,7 +495,7 @@ class Spans:
         return forgotten
 
     def _loads(self) -> dict[int, int]:
-        """Of the pullers that are here; of all, before any is."""
+        """Return the pullers that are here; before any is, all."""
         pullers = self._streams or self._shares.pullers
         return {puller: sum(part.weight for part in self._shares.of(puller)) for puller in pullers}
 

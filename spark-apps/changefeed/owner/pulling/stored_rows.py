@@ -12,7 +12,7 @@ from changefeed.owner.pulling.spans import Spans
 
 
 class StoredRows:
-    """Of entries whose dispatchers are spans, or were."""
+    """Tells which rows of entries are stored; the entries' dispatchers are spans, or were."""
 
     def __init__(self, spans: Spans) -> None:
         self._spans = spans

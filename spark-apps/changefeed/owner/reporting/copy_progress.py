@@ -6,7 +6,7 @@ from changefeed.log.state import State
 
 
 class CopyProgress:
-    """Of one run. Chunks count once they are in committed files; all are taken for equally large."""
+    """Measures one run's copying. Chunks count once they are in committed files; all are taken for equally large."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None  # (monotonic seconds, chunks that were done)

@@ -18,7 +18,7 @@ def driver_status(changefeed: Changefeed, seen: RunSnapshot, version: str) -> Dr
         message=seen.message,
         at_ms=seen.at_ms,
         started_ms=seen.started_ms,
-        upstream=", ".join(changefeed.spec.upstream.pd_addresses),
+        upstream=changefeed.spec.upstream.address,
         sink=seen.sink_uri,
         start_ts=seen.start_ts,
         checkpoint_ts=seen.checkpoint_ts,

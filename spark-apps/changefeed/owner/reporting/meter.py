@@ -289,7 +289,7 @@ class Meter:
 
     @property
     def word(self) -> str:
-        """Of _STATES."""
+        """The state of the run, one of _STATES."""
         if self._owner.state.finished:
             return "Finished"
         if self._troubles.sink or self._troubles.upstream or self._troubles.tikv:
@@ -311,7 +311,7 @@ class Meter:
 
 
 def mode_of(readers: Iterable[Reader]) -> str:
-    """Of a run: the archive as soon as one puller's buffer has overflowed."""
+    """Return the mode of a run: the archive as soon as one puller's buffer has overflowed."""
     buffers = [reader.in_buffer for reader in readers if reader.has_buffer]
     if not buffers:
         return ""

@@ -44,7 +44,7 @@ class _Task:
 
 @dataclass
 class _Holding:
-    """Of a dispatcher, in order. `is_over`: nothing more is given to the holder."""
+    """Who holds a dispatcher, whose entries go there in order. `is_over`: nothing more is given to the holder."""
 
     task: int
     writer: int

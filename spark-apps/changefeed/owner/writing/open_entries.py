@@ -14,7 +14,7 @@ from changefeed.log.state import State
 
 
 class EntryKey(NamedTuple):
-    """Which file: the number of its plan's record, and its place there (rule 20)."""
+    """Which file: the number of its plan's record, and its number there (rule 20)."""
 
     plan: int
     entry: int

@@ -51,5 +51,5 @@ class Reads:
 
     @property
     def in_memory(self) -> Set[str]:
-        """Of those that are read in memory."""
+        """The URIs of the segments that are read in memory."""
         return self._in_memory.keys()

@@ -32,7 +32,7 @@ class Run:
 
 
 class Writing:
-    """Of the files that `open_` knows. Tasks are known by their number."""
+    """Gives the files that `open_` knows to tasks. Tasks are known by their number."""
 
     def __init__(self, open_: OpenEntries, rows: StoredRows, run: Run) -> None:
         self._open = open_

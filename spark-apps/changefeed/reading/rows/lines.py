@@ -44,7 +44,7 @@ class LineShape:
 
     @property
     def old_columns(self) -> list[str]:
-        """Of what rows were before an update, where that is read."""
+        """The columns of what rows were before an update, where that is read."""
         return [f"o{i}" for i in range(len(self.names))]
 
 

@@ -132,6 +132,6 @@ DDLS: dict[int, DdlKind] = {
 
 
 def effect_of(type_: int) -> Effect:
-    """Of a job's type; one that is not known can't be followed either."""
+    """Return the effect of a job's type; one that is not known can't be followed either."""
     known = DDLS.get(type_)
     return Effect.UNFOLLOWABLE if known is None else known.effect

@@ -42,7 +42,10 @@ class Alteration:
         return [old.name for old, new in self._pairs if old is not None and _depends_on_zone(old, new)]
 
     def clauses(self, zone: tzinfo = UTC) -> list[str]:
-        """Of one ALTER TABLE; none: for this server they are the same. `zone`: the session's. Raises ExecuteByHand."""
+        """Return the clauses of one ALTER TABLE; none: for this server they are the same.
+
+        `zone`: the session's. Raises ExecuteByHand.
+        """
         old, new = self._indexes
         renamed = _renamed(old, new) if self._dialect.renames_indexes else {}
         same = {index.name.lower() for index in new if _same(index, old)}
@@ -88,21 +91,21 @@ class Alteration:
         return clauses + self._placed(waiting, anchor, zone)
 
     def _placed(self, columns: Pairs, anchor: Column | None, zone: tzinfo) -> list[str]:
-        place = " FIRST" if anchor is None else f" AFTER {quoted(anchor.name)}"
+        position = " FIRST" if anchor is None else f" AFTER {quoted(anchor.name)}"
         found: list[str] = []
         for old, new in reversed(columns):
-            found += [self._added(new, place, zone)] if old is None else self._changed(old, new, place, zone)
+            found += [self._added(new, position, zone)] if old is None else self._changed(old, new, position, zone)
         return found
 
-    def _added(self, column: Column, place: str, zone: tzinfo) -> str:
-        return f"ADD COLUMN {column_text(column, self._dialect, zone, older_rows_default(column, zone))}{place}"
+    def _added(self, column: Column, position: str, zone: tzinfo) -> str:
+        return f"ADD COLUMN {column_text(column, self._dialect, zone, older_rows_default(column, zone))}{position}"
 
-    def _changed(self, old: Column, new: Column, place: str, zone: tzinfo) -> list[str]:
-        if not place and old.name == new.name and self._is_unchanged(old, new):
+    def _changed(self, old: Column, new: Column, position: str, zone: tzinfo) -> list[str]:
+        if not position and old.name == new.name and self._is_unchanged(old, new):
             return []
         text = column_text(new, self._dialect, zone)
         verb = "MODIFY COLUMN" if old.name == new.name else f"CHANGE COLUMN {quoted(old.name)}"
-        return [f"{verb} {text}{place}"]
+        return [f"{verb} {text}{position}"]
 
     def _is_unchanged(self, old: Column, new: Column) -> bool:
         """Apart from NOT NULL, where a primary key that is added says it too."""
@@ -116,9 +119,9 @@ class Alteration:
 
     def _in_place(self) -> frozenset[int]:
         """Old ids of the columns that have not moved: the longest run in the old order."""
-        order = {column.info.id: place for place, column in enumerate(self._before.columns)}
+        order = {column.info.id: number for number, column in enumerate(self._before.columns)}
         ids = [old.info.id for old, _ in self._pairs if old is not None]
-        ends: list[int] = []  # the smallest place at which a run of each length ends
+        ends: list[int] = []  # the smallest number at which a run of each length ends
         lengths: list[int] = []
         for id_ in ids:
             length = bisect_left(ends, order[id_])

@@ -115,7 +115,7 @@ def _charset(info: ColumnInfo, dialect: Dialect) -> str:
 
 
 def default_charset_text(charset: str, collate: str, dialect: Dialect) -> str:
-    """Of a database or a table, which says nothing of columns that name their own, as all of ours do."""
+    """Return a database's or table's clause, which says nothing of columns that name their own, as all of ours do."""
     if (known := dialect.collation(_collation(charset, collate))) is None:
         return _UTF8
     return f"CHARACTER SET {charset} COLLATE {known}"

@@ -177,7 +177,7 @@ class Definition:
 
     @cached_property
     def indexes(self) -> tuple[Index, ...]:
-        """Of a primary key that is the int handle too, as the first one."""
+        """The indexes, with a primary key that is the int handle as the first one."""
         hidden = {
             name_of(each.get("name")): str(each.get("generated_expr_string") or "")
             for each in self._listed("cols")

@@ -67,7 +67,7 @@ class Dialect:
 
     @property
     def finest_collation(self) -> str | None:
-        """Of utf8mb4: one to which no two texts are the same, not even with spaces at the end."""
+        """The collation of utf8mb4 to which no two texts are the same, not even with spaces at the end."""
         if self.is_mariadb:
             return "utf8mb4_nopad_bin"
         return "utf8mb4_0900_bin" if self._has_collation("utf8mb4_0900_bin") else None

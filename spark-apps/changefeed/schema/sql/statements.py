@@ -204,9 +204,9 @@ def changed_columns(query: str) -> dict[str, str]:
     """New names by the old ones, in lower case, of CHANGE old new: TiDB may give both other ids."""
     words, tokens = _words(query)
     found: dict[str, str] = {}
-    for place, word in enumerate(words):
+    for number, word in enumerate(words):
         if word == "CHANGE":
-            begin = place + 1
+            begin = number + 1
             while begin < len(words) and words[begin] in ("COLUMN", "IF", "EXISTS"):
                 begin += 1
             if begin + 1 < len(tokens):

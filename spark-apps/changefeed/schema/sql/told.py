@@ -24,7 +24,7 @@ _READERS = Dialect("MySQL", (8, 0, 36))
 
 
 def told(change: SchemaChange, touched: Touched) -> str:
-    """Of a change without a text, none."""
+    """Return the statement that readers are told; "" for a change without a text."""
     if not change.query or not (
         change.type in _NAMED or (change.type == Action.CREATE_TABLE and is_like(change.query))
     ):

@@ -32,30 +32,30 @@ def standalone(text: str) -> str | None:
     collations = _collations(words)
     parts: list[str] = []
     end = 0
-    for place, token in enumerate(tokens[: len(words)]):
+    for index, token in enumerate(tokens[: len(words)]):
         between = text[end : token.start]
-        parts.append(between if place and not between.strip() else " " * bool(place))
+        parts.append(between if index and not between.strip() else " " * bool(index))
         end = token.end + 1
-        parts += [text[token.start : end], collations.get(place, "")]
+        parts += [text[token.start : end], collations.get(index, "")]
     return "".join(parts)
 
 
 def _collations(words: Sequence[str]) -> dict[int, str]:
     """What is missing behind a word."""
     found: dict[int, str] = {}
-    for place, word in enumerate(words):
-        if word == "CHARSET" or words[place : place + 2] in (["CHARACTER", "SET"], ["CHAR", "SET"]):
-            name = place + (1 if word == "CHARSET" else 2)
+    for index, word in enumerate(words):
+        if word == "CHARSET" or words[index : index + 2] in (["CHARACTER", "SET"], ["CHAR", "SET"]):
+            name = index + (1 if word == "CHARSET" else 2)
             name += words[name : name + 1] == ["="]
             collate = COLLATIONS.get(words[name].lower()) if name < len(words) else None
-            if collate is not None and not _is_said(words, place):
+            if collate is not None and not _is_said(words, index):
                 found[name] = f" COLLATE {collate}"
     return found
 
 
-def _is_said(words: Sequence[str], place: int) -> bool:
+def _is_said(words: Sequence[str], index: int) -> bool:
     """Whether a column, a clause or a table's options name their collation elsewhere; a cast takes none."""
-    begin, depth = place, 0
+    begin, depth = index, 0
     while begin > 0 and depth >= 0:
         begin -= 1
         depth += (words[begin] == ")") - (words[begin] == "(")
@@ -67,7 +67,7 @@ def _is_said(words: Sequence[str], place: int) -> bool:
     for word_at in range(begin + 1, len(words)):
         word = words[word_at]
         depth += (word == "(") - (word == ")")
-        if depth < 0 or (word == "," and not depth and not _are_options(words, word_at) and word_at > place):
+        if depth < 0 or (word == "," and not depth and not _are_options(words, word_at) and word_at > index):
             return False
         if word == "COLLATE" and not depth:
             return True

@@ -98,7 +98,7 @@ class _SqlCatalog(SqlCatalog):
         super()._init_catalog()
 
     def _prepare(self, dialect: Dialect, _: object, __: object, parameters: dict[str, Any]) -> None:
-        """Of each connection, what can't stand in a URL: PostgreSQL's driver takes no number from there."""
+        """Give each connection what can't stand in a URL: PostgreSQL's driver takes no number from there."""
         parameters.update(dict.fromkeys(PATIENCE.get(dialect.name, ()), ANSWER_S))
         if self._tls is not None:
             parameters[_TLS[dialect.name]] = tls_context(self._tls)
@@ -129,7 +129,7 @@ class IcebergEndpoint:
         return f"{self.prefix}{table.schema_name}", table.name
 
     def location(self, path: str) -> str:
-        """Of an object of the warehouse, as Iceberg writes it."""
+        """Return the location of an object of the warehouse, as Iceberg writes it."""
         uri = self.warehouse.uri
         if not in_bucket(uri):
             return f"file://{local_path(uri, WAREHOUSE)}/{path}"

@@ -17,7 +17,10 @@ _DATA, _DELETES = ".parquet", "-deletes.parquet"
 
 
 def folder_of(table: TableInfo) -> str:
-    """Of a table's files, below the warehouse; no other table ever has the same one. Readers go by the catalog."""
+    """Return the folder of a table's files, below the warehouse; no other table ever has the same one.
+
+    Readers go by the catalog.
+    """
     schema, name = (_UNSAFE.sub("_", part) for part in (table.schema_name, table.name))
     return f"{schema}/{name}-{table.id}"
 

@@ -71,7 +71,7 @@ def rolled_back(table: Table) -> int | None:
 
 
 def id_of(table: Table) -> int:
-    """Of the upstream's table that it has."""
+    """Return the id of the upstream's table that the table has."""
     return int(table.metadata.properties.get(TABLE, "0"))
 
 

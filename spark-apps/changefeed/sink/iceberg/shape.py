@@ -39,7 +39,7 @@ def field_id(column: ColumnInfo) -> int:
 
 
 def file_schema(table: TableInfo, columns: Sequence[ColumnInfo], *, upsert: bool) -> pa.Schema:
-    """Of a data file: the fields of `sink.typed`, with ids; without the two that are ours when rows are upserted."""
+    """Return a data file's schema: the fields of `sink.typed`, with ids; where rows are upserted, without our two."""
     ids = _OURS | {column.name: field_id(column) for column in columns}
     keys = {column.name for column in identifier_columns(table)} if upsert else set()
     fields = [field for field in schema_of(table, columns) if not (upsert and field.name in _OURS)]

@@ -99,7 +99,7 @@ class KafkaClaim(SinkClaim):
             self._check_topics()
 
     def _check_topics(self) -> None:
-        """Of avro, before anything is written: a subject's schemas are of one table to registries that compare them."""
+        """Check avro's topics before anything is written: registries compare a subject's schemas as one table's."""
         of_topics: dict[str, TableInfo] = {}
         for table, _ in self._tables:
             topic = self._rules.topic(table.schema_name, table.name)

@@ -90,7 +90,7 @@ class Cluster:
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
 
     def client_config(self) -> dict[str, Any]:
-        """Of every client, librdkafka's names."""
+        """Return the configuration of every client, by librdkafka's names."""
         scheme = ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
         config: dict[str, Any] = {"bootstrap.servers": self.brokers, "security.protocol": scheme}
         if self.sasl:
@@ -102,7 +102,7 @@ class Cluster:
         return config
 
     def producer_config(self) -> dict[str, Any]:
-        """Of a producer whose messages neither change places nor come twice while it lives."""
+        """Return the configuration of a producer whose messages keep their order and come once while it lives."""
         return self.client_config() | {
             "enable.idempotence": True,  # acks=all and at most 5 requests in flight follow
             "message.max.bytes": self.max_message_bytes,
@@ -149,5 +149,5 @@ def _meant(where: str, error: KafkaError) -> ChangefeedError:
 
 
 def raised(where: str, failure: KafkaException) -> ChangefeedError:
-    """Of a call that failed."""
+    """Return the error of a call that failed."""
     return error_of(where, failure.args[0])

@@ -39,7 +39,7 @@ class Topics:
             self.of(table.schema_name, table.name)
 
     def of(self, schema: str, table: str) -> tuple[str, int]:
-        """Of a table, or of a database's own statements: with its number of partitions."""
+        """Return the topic of a table, or of a database's own statements, with its number of partitions."""
         topic = self._rules.topic(schema, table)
         if topic not in self._known:
             self._known[topic] = self._create(topic, self._options["partitionNum"])

@@ -291,7 +291,7 @@ class AtLeastOnceDelivery:
 
 
 def codec_for(job: KafkaJob, options: Mapping[str, Any], time_zone: str) -> MessageCodec:
-    """Of the driver's own messages, none of which has a schema in a registry."""
+    """Return the codec of the driver's own messages, none of which has a schema in a registry."""
 
     def number_of(subject: str, schema: str) -> int:
         raise AssertionError(f"{job.endpoint.uri}: the driver writes no rows")

@@ -67,5 +67,5 @@ def cloud_events(options: Mapping[str, Any], changefeed: str) -> CloudEvents | N
 
 
 def progress_topic() -> str:
-    """Of all changefeeds that write to a cluster exactly once; its messages are told apart by their keys."""
+    """Return the topic of all changefeeds that write to a cluster exactly once; keys tell their messages apart."""
     return _PROGRESS

@@ -174,7 +174,7 @@ class Sender:
             self._failed = found
 
     def _refused(self, topic: str, failure: KafkaException) -> ChangefeedError:
-        """Of a message that the client does not take. In a transaction that has failed it takes none."""
+        """Return the error of a message that the client refuses. In a transaction that has failed it takes none."""
         if failure.args[0].code() == KafkaError._STATE:
             with suppress(KafkaException):
                 self.producer.flush(_CALL_S)  # why may not have been told yet

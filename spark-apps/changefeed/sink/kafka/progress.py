@@ -15,7 +15,7 @@ from changefeed.sink.contract import Claim, EntryId
 
 @dataclass(frozen=True)
 class ProgressRecord:
-    """Of one dispatcher: its newest claim, and the last entry whose rows are in the topics; None: none yet."""
+    """One dispatcher's progress: its newest claim, and the last entry whose rows are in the topics; None: none yet."""
 
     epoch: int
     nonce: str
@@ -45,7 +45,7 @@ def decide(found: ProgressRecord | None, claim: Claim, entry: EntryId) -> ClaimV
 
 
 def progress_key(claim: Claim) -> bytes:
-    """Of the messages that say how far the dispatcher's rows are written."""
+    """Return the key of the messages that say how far the dispatcher's rows are written."""
     return f"{claim.changefeed}/{claim.dispatcher}".encode()
 
 

@@ -43,7 +43,10 @@ def topic_of(expression: str, schema: str, table: str) -> str:
 
 @dataclass(frozen=True)
 class Rule:
-    """Of the tables that `matcher` selects. `topic` "": the default one. `partition`: TiCDC's word for it."""
+    """The topic and partitions of the tables that `matcher` selects.
+
+    `topic` "": the default one. `partition`: TiCDC's word for it.
+    """
 
     matcher: tuple[str, ...]
     partition: str = "default"
@@ -68,7 +71,7 @@ class Rules:
         return next((rule for matcher, rule in self._rules if matcher.matches(schema, table)), Rule(("*.*",)))
 
     def topic(self, schema: str, table: str = "") -> str:
-        """Of the table; a database's own statements go to the default topic."""
+        """Return the topic of the table; a database's own statements go to the default topic."""
         expression = self.of(schema, table).topic if table else ""
         return topic_of(expression, schema, table) if expression else self._default_topic
 

@@ -49,7 +49,7 @@ class Subject:
 
     @property
     def jobs(self) -> bytes:
-        """Of TiDB: gives a row while it builds an index of the table."""
+        """A query to TiDB that gives a row while it builds an index of the table."""
         return (
             b"SELECT 1 FROM `information_schema`.`ddl_jobs` WHERE `job_type` LIKE 'add index%' AND `state` IN ("
             b"'running', 'queueing') AND `db_name`="
@@ -167,7 +167,7 @@ class DdlTable:
         return b"SELECT 1 FROM " + self._table + which + b" LIMIT 1"
 
     def open_builds(self, changefeed: str) -> bytes:
-        """Of indexes, in their order."""
+        """Return the query for builds of indexes that are not done, in their order."""
         which = b" WHERE `is_done`=0 AND `build` IS NOT NULL AND `changefeed`=" + bytes_literal(changefeed.encode())
         return b"SELECT `ts`, `job`, `looks`, `build` FROM " + self._table + which + b" ORDER BY `ts`, `job`"
 

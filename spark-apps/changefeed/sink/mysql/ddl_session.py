@@ -35,7 +35,7 @@ def _is_known(session: Session, zone: str) -> bool:
 
 
 def _offset(session: Session, statement: Statement, zone: ZoneInfo) -> str:
-    """Of the zone at all times that the statement has to do with, if it is the same at all of them."""
+    """Return the zone's offset at the times that the statement has to do with, if it is the same at all of them."""
     times = [*statement.moments, *_times(session, statement)]
     offset = (
         only_offset(zone, max(min(times), _FIRST), min(max(times), _LAST))

@@ -133,7 +133,7 @@ class ProgressTables:
 
 
 def recorded(claim: Claim, rows: Sequence[tuple[bytes, ...]]) -> Recorded:
-    """Of what `ProgressTables.read` gives. Raises Fenced when that is no row."""
+    """Return the record in what `ProgressTables.read` gives. Raises Fenced when that is no row."""
     if not rows:
         raise fenced(claim, "Someone who deleted its row")
     epoch, nonce, writer, plan, entry, ts = rows[0]

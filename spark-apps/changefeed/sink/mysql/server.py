@@ -98,14 +98,11 @@ class Session:
         """How many rows each has changed. They are sent at once, if they are not too large for that; none is run after
         one that fails.
         """
-        changed: list[int] = []
-        with self._answers() as connection, connection.cursor() as cursor:
-            for packet in statements if self._one_by_one else packets(statements, self._packet, str(self._server)):
-                cursor.execute(packet)
-                changed.append(int(cursor.rowcount))
-                while cursor.nextset():
-                    changed.append(int(cursor.rowcount))
-        return changed
+        return list(self.answers(statements))
+
+    def answers(self, statements: Sequence[bytes]) -> Iterator[int]:
+        """The same, each when it is answered. All must be taken."""
+        return self._answered(statements)
 
     def rows(self, query: bytes) -> list[Row]:
         """What a SELECT gives; NULL is None there."""
@@ -120,10 +117,14 @@ class Session:
             while page := list(cursor.fetchmany(size)):
                 yield page
 
-    def commit(self) -> None:
-        """Raises OutcomeUnknown when the connection is lost before the answer."""
-        with self._answers(committing=True) as connection:
-            connection.query(b"COMMIT")
+    def commit(self, following: Sequence[bytes] = ()) -> Iterator[int]:
+        """Raises OutcomeUnknown when the connection is lost before the answer.
+
+        `following` are sent with it, and run after it; their answers are given as by `answers`.
+        """
+        given = self._answered([b"COMMIT", *following], committing=True)
+        next(given)
+        return given
 
     def rollback(self) -> None:
         """What the open transaction has done is undone, at once or when the server sees the connection close."""
@@ -138,6 +139,22 @@ class Session:
         if connection is not None:
             with contextlib.suppress(pymysql.MySQLError):  # what is open is rolled back by the server all the same
                 connection.close()
+
+    def _answered(self, statements: Sequence[bytes], committing: bool = False) -> Iterator[int]:
+        """`committing`: the first is COMMIT."""
+        if not statements:
+            return
+        with self._answers():
+            sent = statements if self._one_by_one else packets(statements, self._packet, str(self._server))
+        for packet in sent:
+            with self._answers(committing) as connection:
+                cursor = connection.cursor()
+                cursor.execute(packet)
+            committing, has_more = False, True
+            while has_more:
+                yield int(cursor.rowcount)
+                with self._answers():
+                    has_more = bool(cursor.nextset())
 
     @contextlib.contextmanager
     def _answers(self, committing: bool = False) -> Any:
@@ -205,15 +222,18 @@ def packets(statements: Sequence[bytes], limit: int, where: str) -> list[bytes]:
 
     Raises StatementTooLarge.
     """
-    found: list[bytes] = []
+    found: list[list[bytes]] = []
+    size = limit
     for statement in statements:
         if len(statement) > limit:
             raise too_large(where, len(statement), limit)
-        if found and len(found[-1]) + len(statement) < limit:
-            found[-1] += b";" + statement
+        if size + len(statement) < limit:
+            found[-1].append(statement)
+            size += 1 + len(statement)
         else:
-            found.append(statement)
-    return found
+            found.append([statement])
+            size = len(statement)
+    return [b";".join(each) for each in found]
 
 
 def _knows(connection: Any, statement: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -140,19 +141,27 @@ class MysqlSink:
         return self._is_closed or self._failure is not None
 
     def _work(self, worker: int) -> None:
-        writer = BatchWriter(self._server, None if self._control is None else self._control.tables, self._patience)
+        tables = None if self._control is None else self._control.tables
+        writer = BatchWriter(self._server, tables, self._patience, partial(self._take, worker), self._written)
         try:
             while (batch := self._next(worker)) is not None:
                 writer.write(batch)
-                with self._changed:
-                    self._schedule.written(batch)
-                    self._changed.notify_all()
         except BaseException as error:  # noqa: BLE001 - `write` raises it
             with self._changed:
                 self._failure = self._failure or error
                 self._changed.notify_all()
         finally:
             writer.close()
+
+    def _take(self, worker: int) -> Batch | None:
+        """What the worker has to write by now."""
+        with self._changed:
+            return None if self._has_ended else self._schedule.take(worker)
+
+    def _written(self, batch: Batch) -> None:
+        with self._changed:
+            if self._schedule.written(batch):
+                self._changed.notify_all()
 
     def _next(self, worker: int) -> Batch | None:
         """What the worker has to write, once there is something; None at the end."""

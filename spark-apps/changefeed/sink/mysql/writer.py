@@ -1,8 +1,12 @@
-"""Writes a batch of rows as one transaction, retrying until it is committed."""
+"""Writes batches of rows as transactions, each until it is committed."""
 
 from __future__ import annotations
 
-from changefeed.errors import OutcomeUnknown, StatementRefused
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from changefeed.errors import ChangefeedError, OutcomeUnknown, StatementRefused
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.mysql.definitions.refused import explained
 from changefeed.sink.mysql.order.schedule import Batch
@@ -10,57 +14,118 @@ from changefeed.sink.mysql.progress import ProgressTables, check_ours, encode_no
 from changefeed.sink.mysql.server import MysqlServer, Session
 
 
-class BatchWriter:
-    """One thread at a time, which has a connection of its own."""
+@dataclass(frozen=True)
+class PreparedBatch:
+    batch: Batch
+    statements: list[bytes]
 
-    def __init__(self, server: MysqlServer, progress: ProgressTables | None, patience: Patience) -> None:
-        """Without `progress`, rows must be safe to write again."""
+
+class BatchWriter:
+    """One thread at a time, which has a connection of its own.
+
+    A batch's COMMIT is sent with the statements of the next one, which are made while the server works: it has not to
+    wait for us. The batch counts as written once its COMMIT is answered.
+    """
+
+    def __init__(
+        self,
+        server: MysqlServer,
+        progress: ProgressTables | None,
+        patience: Patience,
+        following: Callable[[], Batch | None],
+        written: Callable[[Batch], object],
+    ) -> None:
+        """Without `progress`, rows must be safe to write again.
+
+        `following` gives what is to be written next, without waiting for it; `written` is told what is committed.
+        """
         self._server, self._progress, self._patience = server, progress, patience
+        self._following, self._written = following, written
         self._session = Session(server)
+        self._open: Batch | None = None  # its statements have been run, and it is not known to be committed
+        self._is_lost = False  # its transaction has ended in an error,
+        self._is_unknown = False  # of the connection at its COMMIT
+        self._next: PreparedBatch | None = None
 
     def write(self, batch: Batch) -> None:
-        """Returns when the batch is committed. Raises Fenced, Unavailable, and what a person must mend."""
-        statements = batch.chunk.statements.of(batch.rows)
-        is_unknown = False  # whether an earlier attempt is committed
-
-        def attempt() -> None:
-            nonlocal is_unknown
-            self._session.begin()
-            if is_unknown and self._stands(batch):
-                return
-            is_unknown = False
-            try:
-                self._transact(batch, statements)
-            except OutcomeUnknown:
-                is_unknown = True
-                raise
-
-        self._patience.call(str(self._server), attempt)
+        """Returns when the batch and all that follow are committed. Raises Fenced, Unavailable, and what a person must
+        mend.
+        """
+        self._next = PreparedBatch(batch, self._statements(batch))
+        while self._next is not None:
+            prepared, self._next = self._next, None
+            self._patience.call(str(self._server), partial(self._go_on, prepared))
+            self._prepare()
+        self._patience.call(str(self._server), self._end)
 
     def close(self) -> None:
         self._session.close()
 
-    def _transact(self, batch: Batch, statements: list[bytes]) -> None:
+    def _prepare(self) -> None:
+        if self._next is None and (batch := self._following()) is not None:
+            self._next = PreparedBatch(batch, self._statements(batch))
+
+    def _go_on(self, prepared: PreparedBatch) -> None:
+        """Commit the open batch, if there is one, and open another."""
+        if self._is_lost:
+            self._open_again()
+        if self._open is not None:
+            answers = self._commit(self._open, prepared.statements)
+        else:
+            self._session.begin()
+            answers = self._session.answers(prepared.statements)
+        self._prepare()  # while the server works
+        self._check(prepared.batch, answers)
+        self._open = prepared.batch
+
+    def _end(self) -> None:
+        if self._is_lost:
+            self._open_again()
+        if self._open is not None:
+            self._commit(self._open, [])
+
+    def _commit(self, batch: Batch, following: list[bytes]) -> Iterator[int]:
+        """What `Session.answers` gives of the statements that follow."""
         try:
-            self._write_once(batch, statements)
+            answers = self._session.commit(following)
+        except ChangefeedError as error:
+            self._session.rollback()
+            self._is_lost, self._is_unknown = True, isinstance(error, OutcomeUnknown)
+            raise
+        self._open = None
+        self._written(batch)
+        return answers
+
+    def _open_again(self) -> None:
+        """The open batch, unless it is committed."""
+        assert self._open is not None, "it is lost"
+        self._session.begin()
+        if self._is_unknown and self._stands(self._open):
+            self._written(self._open)
+            self._open = None
+        else:
+            self._is_unknown = False
+            self._check(self._open, self._session.answers(self._statements(self._open)))
+        self._is_lost = False
+
+    def _statements(self, batch: Batch) -> list[bytes]:
+        statements = batch.chunk.statements.of(batch.rows)
+        if self._progress is None:
+            return [b"BEGIN", *statements]
+        first, members = encode_nodes(batch.chunk.numbers[batch.nodes])
+        return [b"BEGIN", self._progress.add_nodes(batch.chunk.claim, batch.chunk.entry, first, members), *statements]
+
+    def _check(self, batch: Batch, answers: Iterator[int]) -> None:
+        """Take the answers to its statements."""
+        claim = batch.chunk.claim
+        try:
+            changed = list(answers)
         except StatementRefused as refused:
             if self._progress is not None:
                 # Rows of the one that has claimed the dispatcher since may be why.
-                claim = batch.chunk.claim
                 check_ours(claim, recorded(claim, self._session.rows(self._progress.read(claim))))
             raise explained(refused, self._session, str(self._server), batch) from None
-        self._session.commit()
-
-    def _write_once(self, batch: Batch, statements: list[bytes]) -> None:
-        """Leaves its transaction open."""
-        claim, at = batch.chunk.claim, batch.chunk.entry
-        if self._progress is None:
-            self._session.run([b"BEGIN", *statements])
-            return
-        first, members = encode_nodes(batch.chunk.numbers[batch.nodes])
-        nodes = self._progress.add_nodes(claim, at, first, members)
-        changed = self._session.run([b"BEGIN", nodes, *statements])
-        if changed[1] != 1:
+        if self._progress is not None and changed[1] != 1:
             self._session.rollback()
             raise fenced(claim, "Another writer")
 

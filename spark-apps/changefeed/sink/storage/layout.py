@@ -49,7 +49,7 @@ class SchemaPath:
 
 @dataclass(frozen=True)
 class Directory:
-    """Of data files."""
+    """A directory of data files."""
 
     path: str
     table: str  # <schema>/<table>; "": it is a table's id

@@ -71,7 +71,7 @@ def encode(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> Iterator[pa.Bu
 
 
 def _constant_bytes(columns: Sequence[ColumnInfo], fmt: CanalJsonFormat) -> int:
-    """Of a line, at most about."""
+    """Return about how many bytes of a line are the same for all rows, at most."""
     names = sum(4 * len(json_string(column.name)) for column in columns)
     types = sum(len(mysql_type(column, full=fmt.content_compatible)) + 16 for column in columns)
     return 1024 + names + types
@@ -93,7 +93,7 @@ def lines(records: Records, pd_ms: int, fmt: CanalJsonFormat, large: str = "") -
 
 
 def _lines_alike(records: Records, pd_ms: int, fmt: CanalJsonFormat, large: str) -> pa.Array:
-    """Of rows that show the same columns."""
+    """Return lines of rows that show the same columns."""
     table = records.table
     names = ",".join(json_string(name) for name in primary_key(table))
     columns = _columns(records, fmt)

@@ -37,4 +37,8 @@ def _merged(parts: Sequence[str | pa.Array]) -> list[str | pa.Array]:
 def text_of(lines: pa.Array) -> pa.Buffer:
     """All elements one after another: they stand so in the array's own buffer."""
     _, offsets, data = lines.buffers()
-    return data.slice(0, int(np.frombuffer(offsets, np.int32)[len(lines)]))
+    if data is None:
+        return pa.py_buffer(b"")
+    bounds = np.frombuffer(offsets, np.int32)
+    first, end = int(bounds[lines.offset]), int(bounds[lines.offset + len(lines)])
+    return data.slice(first, end - first)

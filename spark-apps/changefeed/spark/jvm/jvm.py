@@ -23,6 +23,11 @@ _IS_AT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"  # what makes
 _POLL_S = 0.01  # it says so by a file, which is there or not
 
 
+def leaves_in(folder: Path) -> str:
+    """Return the option by which a JVM leaves its temporary files there: one that is killed doesn't delete them."""
+    return f"-Djava.io.tmpdir={folder}"
+
+
 class Jvm:
     """One that was started by `started`. It ends when its standard input does, which this process holds open."""
 
@@ -43,7 +48,7 @@ class Jvm:
             return None
         says_where = folder / "jvm"
         process = subprocess.Popen(
-            [*command, _MAIN],
+            [*command, leaves_in(folder), _MAIN],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,

@@ -12,7 +12,7 @@ _FILES = "Give the folder DIR with a file DIR/{secret}/KEY for each key of it."
 
 
 def secret_folder(field: str, named: Credentials | SinkTls | None, secrets_dir: Path | None) -> Path | None:
-    """Of a Secret's files. Raises InvalidSpec without the folder of Secrets."""
+    """Return the folder of a Secret's files. Raises InvalidSpec without the folder of Secrets."""
     if named is None:
         return None
     secret = named.secret_ref.name

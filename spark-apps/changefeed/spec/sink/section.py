@@ -18,7 +18,7 @@ class InClearText(NamedTuple):
 
 
 class SinkSection(Section):
-    """Of `spec.sink`. A kind overrides what it has."""
+    """A kind's section of `spec.sink`. A kind overrides what it has."""
 
     def servers(self) -> Iterable[str]:
         """URLs of what pods connect to, but for stores."""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from changefeed.errors import InvalidSpec
+from changefeed.spec.model import UpstreamSpec
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.client.tls import UpstreamTls
 from changefeed.upstream.tikv.cluster import TikvCluster
+
+_SECRET_FILES = "Give the folder DIR with DIR/<secretRef.name>/ca.crt, and tls.crt and tls.key for mutual TLS."
 
 
 @dataclass(frozen=True)
@@ -17,9 +22,21 @@ class TikvAccess:
     tls: UpstreamTls | None = None
     cluster_id: int = 0
 
+    @classmethod
+    def of(cls, upstream: UpstreamSpec, secrets_dir: Path | None) -> TikvAccess:
+        """Raises InvalidSpec for `upstream.tls` without the folder of Secrets."""
+        if upstream.tls is None:
+            return cls(upstream.pd_addresses)
+        secret = upstream.tls.secret_ref.name
+        if secrets_dir is None:
+            raise InvalidSpec("--secrets-dir", f"missing; spec.upstream.tls names Secret {secret}", _SECRET_FILES)
+        return cls(
+            upstream.pd_addresses, UpstreamTls(secrets_dir.absolute() / secret, upstream.tls.allowed_common_names)
+        )
+
     @property
     def address(self) -> str:
-        """Of PD's servers."""
+        """The addresses of PD's servers, as one text."""
         return ", ".join(self.pd_addresses)
 
     def of_cluster(self, cluster_id: int) -> TikvAccess:

@@ -73,6 +73,9 @@ class TikvCluster:
         scratch = None if scratch_folder is None else partial(_scratch_file, scratch_folder)
         return SpanFeed(self.pd, emit, clock, scratch=scratch, room=room, gather_s=gather_s, scan_rate=scan_rate)
 
+    def check_can_copy(self) -> None:
+        """Every table can be read as of a ts for as long as its history is held."""
+
     async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
         """At borders of regions."""
         from changefeed.upstream.tikv.tidb.keys import table_span

@@ -32,6 +32,8 @@ from changefeed.upstream.tikv.tidb.keys import DDL_JOB_TABLE_ID
 _LOG = logging.getLogger(__name__)
 
 SUB_ID = 1
+#: No table is written beyond the span's resolved-ts, so it waits for nothing that may come; it is a message a second.
+_GATHER_SECONDS = 0.0
 
 
 class DdlSpan:
@@ -45,7 +47,7 @@ class DdlSpan:
         self._ddl_job_table = schema.ddl_job_table
         self._begins_at = schema.snapshot_ts
         self._emit = emit
-        self._feed = SpanFeed(pd, self.on_event)
+        self._feed = SpanFeed(pd, self.on_event, gather_s=_GATHER_SECONDS)
         self._effects = Effects(schema, lambda ts: Snapshot(pd, ts))
         self._waiting: dict[tuple[int, int], Job] = {}  # by commit ts and job id
         self._upto: dict[int, int] = {}  # by job id: the commit ts up to which its rows are processed

@@ -75,7 +75,7 @@ class TableLedger:
         return self.db.execute(sql, list(parameters)).fetchall()
 
     def digest(self, sql: str) -> str:
-        """Of a column of u64, in its order."""
+        """Return the digest of a column of u64, in its order."""
         found = hashlib.blake2b()
         for batch in self.db.sql(sql).to_arrow_reader(_BATCH):
             found.update(batch.column(0).to_numpy())

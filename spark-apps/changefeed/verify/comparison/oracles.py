@@ -29,7 +29,7 @@ class UpstreamChange:
 
 @dataclass(frozen=True)
 class ChangeDifferences:
-    """O3: how the files' changes up to the checkpoint differ from the upstream's. Places are of the first ones."""
+    """O3: how the files' changes up to the checkpoint differ from the upstream's. Positions are of the first ones."""
 
     missing: int = 0
     duplicate: int = 0

@@ -160,7 +160,7 @@ class _IcebergTable:
         rows.add_stored(part.sequence, shown, *ours)
 
     def _shown(self, column: ColumnInfo, values: pa.Array | None, count: int) -> pa.BinaryArray:
-        """Of a changelog, a column that is younger than its file has what the upstream gives to rows of before."""
+        """Return what readers are shown: in a changelog, what older rows have upstream in a column that came later."""
         if values is not None:
             return of_lake(column, values)
         if self._lake.upsert:

@@ -32,7 +32,7 @@ class RegisteredSchema:
         self.fields = list(self._types)
 
     def read(self, records: pa.Array) -> dict[str, pa.Array]:
-        """Of each field its values; text as bytes, decimals as their text. Raises Break for what is no record of it."""
+        """Return each field's values: text as bytes, decimals as text. Raises Break for what is no record of it."""
         rows = [self._row(record) for record in records.to_pylist()]
         return {
             name: pa.array([_cell(row[name]) for row in rows], _NUMBERS.get(kind, pa.binary()))
@@ -51,7 +51,7 @@ class RegisteredSchema:
 
 
 def _type(kind: Any) -> str:
-    """Of a union, what is not null."""
+    """Return the type; of a union, the one that is not null."""
     if isinstance(kind, list):
         (kind,) = (each for each in kind if each != "null")
     return str(kind["type"]) if isinstance(kind, dict) else str(kind)
@@ -77,12 +77,12 @@ def shown(column: ColumnInfo, values: pa.Array | None, count: int, zone: str) ->
 
 
 def _lengthened(scale: int, text: bytes) -> bytes:
-    """Of a column that has had fewer digits behind the point."""
+    """Lengthen the text of a decimal whose column has had fewer digits behind the point."""
     whole, _, part = text.partition(b".")
     return whole + b"." + part.ljust(scale, b"0") if scale else text
 
 
 def _each(values: pa.Array, meaning: Callable[[bytes], bytes]) -> pa.BinaryArray:
-    """Of each value once."""
+    """Return the meanings of values, each of which is asked for once."""
     found = values.dictionary_encode()
     return pa.array([meaning(value) for value in found.dictionary.to_pylist()], pa.binary()).take(found.indices)

@@ -19,7 +19,10 @@ _HEADER = 5
 
 
 class LastMessages:
-    """Of one topic; a database has one at a time. `problem` is told of messages that are in no such format."""
+    """The last messages of one topic; a database has one at a time.
+
+    `problem` is told of messages that are in no such format.
+    """
 
     def __init__(self, db: duckdb.DuckDBPyConnection, topic: str, problem: Callable[[str], None]) -> None:
         self._db, self._topic, self._problem = db, topic, problem
@@ -29,7 +32,7 @@ class LastMessages:
         )
 
     def add(self, positions: Sequence[LinePosition], messages: Sequence[Message]) -> None:
-        """Of any partitions, each one's in their order."""
+        """Add messages of any partitions, each one's in their order."""
         keys, values = [_split(key) for key, _ in messages], [_split(value) for _, value in messages]
         sound = [key is not None and value is not None for key, value in zip(keys, values, strict=True)]
         for position, is_sound in zip(positions, sound, strict=True):

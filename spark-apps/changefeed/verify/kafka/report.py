@@ -116,7 +116,7 @@ class _TopicsCheck:
         self._check_told(lives)
 
     def _check_told(self, lives: Lives) -> None:
-        """Of each DDL, by the name of a table that it is about."""
+        """Check that readers are told of each DDL, by the name of a table that it is about."""
         told = set[int]()
         for ts, name, position in self._stored.ddls():
             told.add(ts)

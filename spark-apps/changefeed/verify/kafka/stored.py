@@ -85,14 +85,14 @@ class StoredLines:
         return int(count)
 
     def early(self) -> tuple[int, LinePosition | None, int, int]:
-        """How many rows and DDLs stand behind a resolved-ts that is not below theirs; of the first its place and both.
+        """How many rows and DDLs stand behind a resolved-ts not below theirs; of the first its position and both.
 
         One that comes again where it stood before tells readers nothing new.
         """
         return self._first_of(f"kind <> '{RESOLVED}' AND is_first AND ts <= resolved")
 
     def went_back(self) -> tuple[int, LinePosition | None, int, int]:
-        """How many resolved-ts stand behind a higher one; of the first its place and both."""
+        """How many resolved-ts stand behind a higher one; of the first its position and both."""
         return self._first_of(f"kind = '{RESOLVED}' AND ts < resolved")
 
     def highest_resolved(self) -> tuple[int, LinePosition] | None:
@@ -100,7 +100,7 @@ class StoredLines:
         return (found[0][0], LinePosition(*found[0][1:])) if found else None
 
     def ddls(self) -> Iterator[tuple[int, tuple[str, str], LinePosition]]:
-        """Of each that readers are told of its ts, the (database, table) that a message names, and the first place."""
+        """Yield each DDL that readers are told: its ts, the (database, table) of a message, and where it is first."""
         found = (
             f"SELECT ts, database, name, min((part, message)) FROM lines WHERE kind = '{DDL}' GROUP BY ALL ORDER BY ts"
         )
@@ -108,7 +108,7 @@ class StoredLines:
             yield ts, (database, name), LinePosition(*position)
 
     def foreign(self, tables: Sequence[TableLines], upto_ts: int) -> tuple[int, LinePosition | None, str, int]:
-        """How many rows up to a ts are of none of the tables; of the first one its place, table and ts."""
+        """How many rows up to a ts are of none of the tables; of the first one its position, table and ts."""
         self._db.execute(
             "CREATE OR REPLACE TEMP TABLE known(database VARCHAR, name VARCHAR, from_ts UBIGINT, to_ts UBIGINT, "
             "first INTEGER, last INTEGER)"

@@ -231,7 +231,7 @@ def _check_finality(subject: StoredSubject, finality: Finality) -> None:
 
 
 async def _lives(subject: StoredSubject, state: State) -> Lives:
-    """Of the tables that the changefeed writes."""
+    """Read the lives of the tables that the changefeed writes."""
     subject.progress.stage("the upstream's DDLs")
     lives = await lives_of(state, subject.pd, subject.checkpoint_ts)
     selections = [Selection.of(subject.config, life.info) for life in lives.all]

@@ -47,7 +47,7 @@ class RowComparison:
             self._db.unregister("given")
 
     def found(self) -> TableRows:
-        """Of all rows that were added."""
+        """Compare all rows that were added."""
         keys = ", ".join(self._key)
         self._db.execute(
             f"""CREATE OR REPLACE TEMP TABLE unequal AS

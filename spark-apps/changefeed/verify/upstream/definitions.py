@@ -71,15 +71,15 @@ class Definitions:
         is about to go.
         """
         states = self._tables.get(table_id, [])
-        place = bisect_right(states, ts, key=lambda state: state[0])
-        if not place:
+        index = bisect_right(states, ts, key=lambda state: state[0])
+        if not index:
             return None
-        _, database_id, raw = states[place - 1]
+        _, database_id, raw = states[index - 1]
         name = self._name(database_id, ts)
         if raw is None or name is None:
             return None
         info = parse_table_info(_with_all_rows(raw), name)
-        is_there = info.state == STATE_PUBLIC or _goes(states[place:])
+        is_there = info.state == STATE_PUBLIC or _goes(states[index:])
         return info if is_there and not info.is_sequence and not info.is_temporary else None
 
     def in_force(self, table_id: int, from_ts: int, upto_ts: int) -> list[State]:
@@ -90,8 +90,8 @@ class Definitions:
 
     def _name(self, database_id: int, ts: int) -> str | None:
         states = self._databases.get(database_id, [])
-        place = bisect_right(states, ts, key=lambda state: state[0])
-        return states[place - 1][1] if place else None
+        index = bisect_right(states, ts, key=lambda state: state[0])
+        return states[index - 1][1] if index else None
 
 
 class SettledSchema:
@@ -119,8 +119,8 @@ class SettledSchema:
     def table(self, table_id: int, ts: int) -> TableInfo | None:
         """After all DDLs that had come true at `ts`; None if there is no such table then."""
         versions = self._history.get(table_id, [])
-        place = bisect_right(versions, ts, key=lambda version: version[0])
-        return versions[place - 1][1] if place else None
+        index = bisect_right(versions, ts, key=lambda version: version[0])
+        return versions[index - 1][1] if index else None
 
     def tables_at(self, ts: int) -> list[TableInfo]:
         """All tables and views, by id."""

@@ -43,14 +43,14 @@ def key_indexes(info: TableInfo, columns: Sequence[ColumnInfo], split_updates: b
     The primary key, else a NOT NULL unique one. An update may change that; unsplit it says only what it became, so
     there the key must be the handle itself, an integer.
     """
-    place = {column.name: number for number, column in enumerate(columns)}
-    if info.handle_column is not None and info.handle_column.name in place:
-        return [place[info.handle_column.name]]
+    index = {column.name: number for number, column in enumerate(columns)}
+    if info.handle_column is not None and info.handle_column.name in index:
+        return [index[info.handle_column.name]]
     if not split_updates:
         return []
     for names in sorted(_unique_keys(info), key=len):
-        if names <= place.keys():
-            return sorted(place[name] for name in names)
+        if names <= index.keys():
+            return sorted(index[name] for name in names)
     return []
 
 
@@ -100,11 +100,11 @@ def written_values(
     `met` is told each column by its name in which that was done.
     """
     found = values_of(info, columns, keys, values, how.time_zone, how.choice)
-    for (place, array), column in zip(found.items(), columns, strict=True):
-        found[place] = as_bytes(array)
+    for (index, array), column in zip(found.items(), columns, strict=True):
+        found[index] = as_bytes(array)
         if is_broken(column, array) and how.replaces(column):
-            met(place)
-            found[place] = _with_replacements(array)
+            met(index)
+            found[index] = _with_replacements(array)
     return found
 
 
@@ -158,8 +158,8 @@ def _unique_key_moved(info: TableInfo, updates: pa.Table) -> npt.NDArray[np.bool
         values_of(info, columns, keys, _one_array(updates[image]), "UTC", "number") for image in ("old_value", "value")
     )
     moved = np.zeros(updates.num_rows, np.bool_)
-    for place in before:
-        old, new = (pl.Series(pl.from_arrow(as_bytes(values[place]))) for values in (before, after))
+    for index in before:
+        old, new = (pl.Series(pl.from_arrow(as_bytes(values[index]))) for values in (before, after))
         moved |= old.ne_missing(new).to_numpy()
     return moved
 

@@ -89,7 +89,7 @@ async def read_lives(
     by_id: bool = False,
     copies: Mapping[int, TableCopy] | None = None,
 ) -> Lives:
-    """Of the tables that are selected at some time in between; `by_id`: folders have ids for names.
+    """Read the lives of the tables that are selected at some time in between; `by_id`: folders have ids for names.
 
     `copies`: of tables, by physical id; None: the changefeed makes none.
 

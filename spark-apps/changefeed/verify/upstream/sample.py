@@ -25,8 +25,8 @@ async def first_misread(pd: PdClient, versions: pa.Table, after_ts: int) -> str 
     """
     count = versions.num_rows
     chosen = min(count, _MOST, _FEWEST + count // _ONE_OF)
-    places = np.linspace(0, count, chosen, endpoint=False).astype(np.int64)
-    rows = versions.take(pa.array(places)).to_pylist()
+    indices = np.linspace(0, count, chosen, endpoint=False).astype(np.int64)
+    rows = versions.take(pa.array(indices)).to_pylist()
     found = await asyncio.gather(*(_misread(pd, row, after_ts) for row in rows))
     return next((each for each in found if each is not None), None)
 

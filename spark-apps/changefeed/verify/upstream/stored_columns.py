@@ -70,7 +70,7 @@ class StoredColumns:
 
 
 def _needed(info: TableInfo) -> frozenset[int]:
-    """Of columns that are NOT NULL and don't stand in the key."""
+    """Return the ids of columns that are NOT NULL and not in the key."""
     in_key = {column.id for column, _ in info.common_handle}
     in_key |= {info.handle_column.id} if info.handle_column is not None else set()
     return frozenset(column.id for column in info.output_columns if not column.nullable) - in_key

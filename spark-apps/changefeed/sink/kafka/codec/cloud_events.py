@@ -19,13 +19,13 @@ _CONTENT_TYPES = {"avro": "application/avro", "open-protocol": "application/octe
 
 @dataclass(frozen=True)
 class CloudEvents:
-    """Of a changefeed's messages in one protocol. `changefeed`: its log's name, which no other ever has."""
+    """Headers of a changefeed's messages in one protocol. `changefeed`: its log's name, which no other ever has."""
 
     changefeed: str
     protocol: str
 
     def rows(self, entry: str, first: int, subject: str, commit_ts: npt.NDArray[np.uint64]) -> list[Headers]:
-        """Of an entry's messages from number `first` on, of a row each."""
+        """Return headers of an entry's messages of a row each, from number `first` on."""
         same = self._same("row", subject)
         times = np.datetime_as_string((commit_ts >> LOGICAL_BITS).astype("datetime64[ms]"), timezone="UTC")
         return [
@@ -34,12 +34,12 @@ class CloudEvents:
         ]
 
     def batches(self, entry: str, first: int, subject: str, count: int) -> list[Headers]:
-        """Of messages with several rows each; `first`: the number of the first row, of all in the entry."""
+        """Return headers of messages of several rows each; `first`: the first row's number, of all in the entry."""
         same = self._same("rows", subject)
         return [[*same, ("ce_id", f"{entry}-{first + number}".encode())] for number in range(count)]
 
     def one(self, kind: str, id_: str, subject: str = "") -> Headers:
-        """Of a message of the driver's: a ddl, a resolved-ts, a definition."""
+        """Return the headers of a message of the driver's: a ddl, a resolved-ts, a definition."""
         return [*self._same(kind, subject), ("ce_id", id_.encode())]
 
     def _same(self, kind: str, subject: str) -> Headers:

@@ -71,7 +71,7 @@ class DdlEvent:
 
 @dataclass(frozen=True)
 class LargeRow:
-    """Of a row that does not fit: the message has handle key columns alone. `path` "": that is all that is sent."""
+    """A row that does not fit, whose message has handle key columns alone. `path` "": that is all that is sent."""
 
     path: str = ""
 

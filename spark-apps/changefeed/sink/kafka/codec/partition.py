@@ -42,7 +42,7 @@ _TABLE = _table()
 def partitions_of(
     records: Records, partitions: int, rule: str, index: str = "", columns: Sequence[str] = ()
 ) -> npt.NDArray[np.int32]:
-    """Of each record, by TiCDC's word for the rule. An update goes where its new row does.
+    """Return each record's partition, by TiCDC's word for the rule. An update goes where its new row does.
 
     Raises NeedsHuman for an index or a column that the table hasn't.
     """
@@ -92,7 +92,7 @@ def crc32_of(*texts: bytes) -> int:
 
 
 def crc32_after(prefix: bytes, texts: pa.Array) -> npt.NDArray[np.uint32]:
-    """Of `prefix` and each text (binary, no nulls); a step of the processor for each byte of all texts, not of Python.
+    """Return the CRC of `prefix` and each text (binary, no nulls); Python takes a step for each byte of the longest.
 
     Longest first, so that at each position the texts that have a byte there are the first ones.
     """
@@ -136,7 +136,7 @@ def by_key(schema: str, table: str, keys: pa.Array, partitions: int) -> npt.NDAr
 
 
 def _murmur2(texts: pa.Array) -> npt.NDArray[np.uint32]:
-    """Of each text; four bytes of all texts at a step, the longest first, as `crc32_after`."""
+    """Return the hash of each text; four bytes of all texts at a step, the longest first, as `crc32_after`."""
     starts, lengths, data = _laid_out(texts)
     blocks = lengths >> 2
     order = np.argsort(-blocks, kind="stable")

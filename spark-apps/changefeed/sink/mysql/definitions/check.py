@@ -86,7 +86,7 @@ def _found(session: Session, names: Iterable[Name], dialect: Dialect, is_partiti
 
 
 def _behaviour(session: Session, tables: Iterable[FoundTable]) -> Behaviour:
-    """Of the collations that unique keys have."""
+    """Return how the server treats the collations that unique keys have."""
     known: dict[Collation, None] = {}
     for table in tables:
         names = {name for index in table.indexes if index.is_unique for name, _ in index.parts if name is not None}

@@ -153,7 +153,7 @@ def tables(columns: Sequence[Row], indexes: Sequence[Row], partitions: Sequence[
 
 
 def _where(names: Iterable[Name]) -> bytes:
-    """Of these tables, or of their databases if they are many: a long list of names is slower than all of them."""
+    """Return the condition for these tables, or their databases if they are many: a long list of names is slower."""
     chosen = list(names)
     where = b" WHERE `table_schema`" + _is_one_of(database for database, _ in chosen)
     return where if len(chosen) > _FEW else where + b" AND `table_name`" + _is_one_of(table for _, table in chosen)

@@ -53,7 +53,7 @@ def _other_method(
 
 
 def _other_values(upstream: Partitioning, found: Sequence[FoundPartition]) -> str | None:
-    """Of a partition that both have."""
+    """Return how the values of a partition that both have differ."""
     there = {each.name.lower(): each for each in found}
     for one in upstream.partitions:
         given, other = _values(one), there.get(one.name.lower())

@@ -59,7 +59,7 @@ def holds(column: ColumnInfo, found: FoundColumn) -> bool:
 
 
 def members(found: FoundColumn) -> tuple[str, ...]:
-    """Of an ENUM or a SET, in their order."""
+    """Return the members of an ENUM or a SET, in their order."""
     return tuple(_ESCAPED.sub(_meant, match[1]) for match in _MEMBER.finditer(found.full_type))
 
 

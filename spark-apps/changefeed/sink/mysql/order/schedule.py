@@ -38,6 +38,8 @@ class Batch:
 
     @property
     def rows(self) -> Rows:
+        if self.chunk.starts[-1] == self.chunk.nodes:  # each node is one row
+            return self.nodes
         begins, ends = self.chunk.starts[self.nodes], self.chunk.starts[self.nodes + 1]
         counts = ends - begins
         return np.repeat(begins - (counts.cumsum() - counts), counts) + np.arange(counts.sum())
@@ -48,7 +50,7 @@ class Schedule:
 
     def __init__(self, workers: int, batch_rows: int, batch_bytes: int) -> None:
         """A batch has at most so many rows and bytes, or one node."""
-        self._conflicts = Conflicts(workers)
+        self._conflicts = Conflicts(workers, enough=2 * batch_rows)
         self._queues: list[deque[Batch]] = [deque() for _ in range(workers)]
         self._batch_rows, self._batch_bytes = batch_rows, batch_bytes
         self._added = 0
@@ -65,32 +67,36 @@ class Schedule:
         self._give(self._conflicts.add(chunk.nodes, nodes, hashes))
 
     def take(self, worker: int) -> Batch | None:
-        """What this worker has to write next; it must say `written` of it before it takes more."""
+        """What this worker has to write next, behind all that it has taken before."""
         queue = self._queues[worker]
         if not queue:
             return None
         chunk, rows, size = queue[0].chunk, 0, 0
         taken: list[Nodes] = []
         while queue and queue[0].chunk is chunk:
-            nodes = queue[0].nodes
+            given = queue[0].nodes
+            nodes = given[: self._batch_rows]  # each has a row
             counts, sizes = self._sizes(chunk, nodes)
             fits = (rows + counts.cumsum() <= self._batch_rows) & (size + sizes.cumsum() <= self._batch_bytes)
             count = max(int(np.count_nonzero(fits)), 0 if taken else 1)
             taken.append(nodes[:count])
-            if count < len(nodes):
-                queue[0] = Batch(chunk, nodes[count:])
+            if count < len(given):
+                queue[0] = Batch(chunk, given[count:])
                 break
             queue.popleft()
             rows, size = rows + int(counts.sum()), size + int(sizes.sum())
         return Batch(chunk, np.concatenate(taken))
 
-    def written(self, batch: Batch) -> None:
+    def written(self, batch: Batch) -> bool:
+        """Whether that lets others go on: a worker has been given more, or a chunk is whole."""
         index = next(at for at, chunk in enumerate(self._chunks) if chunk is batch.chunk)
         first = self._firsts[index]
         self._unwritten[index] -= len(batch.nodes)
-        self._give(self._conflicts.written(batch.nodes + first))
-        if not self._unwritten[index]:
+        given = self._conflicts.written(batch.nodes + first)
+        self._give(given)
+        if is_whole := not self._unwritten[index]:
             del self._firsts[index], self._chunks[index], self._unwritten[index]
+        return is_whole or bool(given)
 
     def open_chunks(self, claim: Claim) -> int:
         """How many of a dispatcher's chunks are not written as a whole."""

@@ -34,7 +34,7 @@ class Changes:
 
     @classmethod
     def of(cls, records: Records) -> Changes:
-        """Of records that have `old_columns` and `start_ts`."""
+        """Return the changes of records that have `old_columns` and `start_ts`."""
         assert records.old_columns is not None, "the mounter was asked for them"
         assert records.start_ts is not None, "of mounted rows"
         commit_ts, start_ts = records.commit_ts.to_numpy(), records.start_ts.to_numpy()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from changefeed.sink.mysql.rows.changes import Rows
-from changefeed.sink.mysql.rows.literals import identifier, joined
+from changefeed.sink.mysql.rows.literals import Parts, identifier, joined
 
 _STATEMENT_BYTES = 1 << 20
 STATEMENT_ROWS = 999  # MariaDB makes a subquery of a longer IN
@@ -31,8 +31,8 @@ def conditions(handle: Sequence[str], values: Mapping[str, pa.Array]) -> tuple[b
     return b"", b" OR ", b"", joined([*each, b") OR "])
 
 
-def between(separator: bytes, arrays: list[pa.Array]) -> list[bytes | pa.Array]:
-    return [part for array in arrays for part in (separator, array)][1:]
+def between(separator: bytes, values: Sequence[Parts]) -> Parts:
+    return [part for parts in values for part in (separator, *parts)][1:]
 
 
 def offsets(values: pa.BinaryArray) -> npt.NDArray[np.int64]:
@@ -46,13 +46,16 @@ def parts(rows: Rows, bounds: Rows) -> list[Rows]:
     if not len(rows):
         return []
     sizes = bounds[rows + 1] - bounds[rows]
+    if len(rows) <= STATEMENT_ROWS and sizes.sum() <= _STATEMENT_BYTES:
+        return [rows]
     by_size, by_count = (sizes.cumsum() - sizes) // _STATEMENT_BYTES, np.arange(len(rows)) // STATEMENT_ROWS
     return np.split(rows, np.flatnonzero(np.diff(by_size) | np.diff(by_count)) + 1)
 
 
 def text(values: pa.BinaryArray, rows: Rows, separator: bytes) -> bytes:
-    """Those of `rows` one after another, without the last one's separator."""
-    taken = values.take(pa.array(rows))
-    bounds = offsets(taken)
-    joined_rows: bytes = taken.buffers()[2].slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes()
-    return joined_rows[: -len(separator)]
+    """Those of `rows`, at least one, one after another, without the last one's separator."""
+    follow = (np.diff(rows) == 1).all()  # then they are in one piece
+    taken = values.slice(rows[0], len(rows)) if follow else values.take(pa.array(rows))
+    begin, end = np.frombuffer(taken.buffers()[1], np.int32)[[taken.offset, taken.offset + len(taken)]].tolist()
+    joined_rows: bytes = taken.buffers()[2].slice(begin, end - begin - len(separator)).to_pybytes()
+    return joined_rows

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from changefeed.model.position import OP_DELETE, OP_INSERT
 from changefeed.sink.mysql.rows.changes import Changes, Mask, Rows
 from changefeed.sink.mysql.rows.keys import TableKeys, handle_numbers
-from changefeed.sink.mysql.rows.literals import identifier, joined, literals
+from changefeed.sink.mysql.rows.literals import identifier, joined, literal_parts, literals
 from changefeed.sink.mysql.rows.pieces import between, conditions, offsets, parts, text
 
 
@@ -36,24 +38,26 @@ class Folded:
 
 
 def fold(handles: Rows, op: npt.NDArray[np.uint8], moved: Mask, rows: Rows, is_safe: bool) -> Folded:
-    """Of `rows`, in the order in which they count. The other arrays are of the whole chunk; `handles` number rows."""
-    order = np.argsort(handles[rows], kind="stable")
-    number = handles[rows][order]
-    starts = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
-    last = np.r_[starts[1:], len(number)] - 1
-    broken = np.logical_or.reduceat(((op == OP_DELETE) | moved)[rows][order], starts)
-    existed = op[rows[order[starts]]] != OP_INSERT
-    exists = op[rows[order[last]]] != OP_DELETE
+    """Fold `rows`, which are in the order in which they count.
 
-    def chosen(mask: Mask) -> Rows:
-        chosen_rows: Rows = rows[np.sort(order[last[mask]])]
-        return chosen_rows
-
+    The other arrays are of the whole chunk; `handles` number rows.
+    """
+    number, begin, end = handles[rows], op[rows], op[rows]
+    broken = (end == OP_DELETE) | moved[rows]
+    order = np.argsort(number, kind="stable")
+    goes_on = np.diff(number[order]) == 0
+    if goes_on.any():  # the others are written as they are
+        starts = np.flatnonzero(np.r_[True, ~goes_on])
+        last = order[np.r_[starts[1:], len(order)] - 1]
+        broken = np.logical_or.reduceat(broken[order], starts)
+        begin, end = begin[order[starts]], end[last]
+        by_row = np.argsort(last)
+        rows, broken, begin, end = rows[last[by_row]], broken[by_row], begin[by_row], end[by_row]
+    existed, exists, nothing = begin != OP_INSERT, end != OP_DELETE, rows[:0]
     if is_safe:
-        nothing = np.zeros(0, np.int64)
-        return Folded(chosen(broken), nothing, nothing, chosen(exists))
+        return Folded(rows[broken], nothing, nothing, rows[exists])
     kept = exists & ~broken
-    return Folded(chosen(existed & broken), chosen(kept & existed), chosen(kept & ~existed), chosen(exists & broken))
+    return Folded(rows[existed & broken], rows[kept & existed], rows[kept & ~existed], rows[exists & broken])
 
 
 class ChunkStatements:
@@ -64,21 +68,21 @@ class ChunkStatements:
         self._op, self._moved, self._is_safe = changes.op, moved, is_safe
         self._handles = handle_numbers(keys, changes)
         self._table = identifier(keys.table.schema_name) + b"." + identifier(keys.table.name)
-        values = {
-            column.name: literals(column, array) for column, array in zip(changes.columns, changes.shown, strict=True)
-        }
+        shown = dict(zip((column.name for column in changes.columns), changes.shown, strict=True))
+        self._shown_keys = {column: shown[column.name] for key in keys.unique for column, _ in key}
         written = [column for column in changes.columns if not column.is_generated]
         self._columns = b"(" + b",".join(identifier(column.name) for column in written) + b")"
         self._on_duplicate = b" ON DUPLICATE KEY UPDATE " + b",".join(
             identifier(column.name) + b"=VALUES(" + identifier(column.name) + b")" for column in written
         )
-        self._rows = joined([b"(", *between(b",", [values[column.name] for column in written]), b"),"])
-        self._where, self._separator, self._end, self._conditions = conditions(
-            [column.name for column in keys.handle], values
-        )
-        #: Literals of the columns of all unique keys, by name.
-        self.key_values = {column.name: values[column.name] for key in keys.unique for column, _ in key}
+        values = [literal_parts(column, shown[column.name]) for column in written]
+        self._rows = joined([b"(", *between(b",", values), b"),"])
         self.offsets: Rows = offsets(self._rows)  # bytes of all rows before each, and of all
+
+    @cached_property
+    def key_values(self) -> dict[str, pa.BinaryArray]:
+        """Literals of the columns of all unique keys, by name."""
+        return {column.name: literals(column, values) for column, values in self._shown_keys.items()}
 
     def of(self, rows: Rows) -> list[bytes]:
         """The statements of a transaction that writes these rows of the chunk, in this order."""
@@ -97,12 +101,18 @@ class ChunkStatements:
         inserted = folded.inserted.tolist()
         return before, [(row, *self._put(b"INSERT", np.array([row]))) for row in inserted]
 
+    @cached_property
+    def _conditions(self) -> tuple[bytes, bytes, bytes, pa.BinaryArray]:
+        return conditions([column.name for column in self.keys.handle], self.key_values)
+
     def _delete(self, rows: Rows) -> Iterator[bytes]:
-        for some in parts(rows, offsets(self._conditions)):
-            rows_of_it = text(self._conditions, some, self._separator)
-            yield b"DELETE FROM " + self._table + b" WHERE " + self._where + rows_of_it + self._end
+        if not len(rows):
+            return
+        where, separator, end, each = self._conditions
+        for some in parts(rows, offsets(each)):
+            yield b"".join([b"DELETE FROM ", self._table, b" WHERE ", where, text(each, some, separator), end])
 
     def _put(self, verb: bytes, rows: Rows, end: bytes = b"") -> Iterator[bytes]:
+        head = verb + b" INTO " + self._table + b" " + self._columns + b" VALUES "
         for some in parts(rows, self.offsets):
-            values = text(self._rows, some, b",")
-            yield verb + b" INTO " + self._table + b" " + self._columns + b" VALUES " + values + end
+            yield b"".join([head, text(self._rows, some, b","), end])

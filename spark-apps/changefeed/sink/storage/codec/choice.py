@@ -41,7 +41,7 @@ class FileCodec(Protocol):
         ...
 
     def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> FileEncoder:
-        """Of a file of these columns of the table; `pd_ms` is the plan's "now".
+        """Return the encoder of a file of these columns of the table; `pd_ms` is the plan's "now".
 
         Raises NeedsHuman for columns that the format can't have.
         """

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema.table_info import ColumnInfo
@@ -22,7 +22,9 @@ from changefeed.sink.text.lines import joined, text_of
 
 VERSION = 1
 
-_LETTERS = {OP_DELETE: "D", OP_UPDATE: "U", OP_INSERT: "I"}
+_NAMES = {OP_DELETE: "D", OP_UPDATE: "U", OP_INSERT: "I"}
+_LETTERS = pa.array([_NAMES[op] for op in range(len(_NAMES))])
+_Field = tuple[pa.Array, bool]  # cells, and whether they are text, which has quotes
 _HEADER = ("ticdc-meta$operation", "ticdc-meta$table", "ticdc-meta$schema")
 
 
@@ -38,6 +40,11 @@ class CsvFormat:
     binary_encoding_method: str = "base64"  # or "hex"
     output_old_value: bool = False
     output_field_header: bool = False
+
+    @property
+    def is_arrows(self) -> bool:
+        """Whether Arrow's own writer has it."""
+        return self.quote == '"' and len(self.delimiter.encode()) == 1 and '"' not in self.null
 
     @classmethod
     def from_config(cls, storage: Mapping[str, Any]) -> CsvFormat:
@@ -74,47 +81,52 @@ def header(names: Sequence[str], fmt: CsvFormat) -> bytes:
 
 def encode(records: Records, fmt: CsvFormat) -> pa.Buffer:
     """The lines of `records`, at most 2 GiB of them."""
-    if not len(records.op):
+    rows = len(records.op)
+    if not rows:
         return pa.py_buffer(b"")
-    parts: list[str | pa.Array] = [_beginnings(records, fmt)]
-    if fmt.include_commit_ts:
-        parts += [fmt.delimiter, records.commit_ts.cast(pa.string())]
-    if fmt.output_old_value:
-        parts += [fmt.delimiter, pa.array(["false", "true"]).take(pa.array(records.is_update.astype(np.uint8)))]
-    for column, values in zip(records.shown, records.columns, strict=True):
-        parts += [fmt.delimiter, *_cells(column, values, fmt)]
-    return text_of(joined([*parts, fmt.terminator]))
-
-
-def _beginnings(records: Records, fmt: CsvFormat) -> str | pa.Array:
-    """Each line's letter of its op, table and schema; one text for all lines if they have the same op."""
-    table = records.table
-    texts = [
-        fmt.delimiter.join(_quoted(member, fmt) for member in (_LETTERS[op], table.name, table.schema_name))
-        for op in range(len(_LETTERS))
+    fields: list[_Field] = [
+        (_LETTERS.take(pa.array(records.op)), True),
+        (pa.repeat(records.table.name, rows), True),
+        (pa.repeat(records.table.schema_name, rows), True),
     ]
-    first = int(records.op[0])
-    if records.columns and (records.op == first).all():
-        return texts[first]
-    return pa.array(texts).take(pa.array(records.op))
+    if fmt.include_commit_ts:
+        fields.append((records.commit_ts, False))
+    if fmt.output_old_value:
+        fields.append((pa.array(records.is_update), False))
+    fields += [_field(column, values, fmt) for column, values in zip(records.shown, records.columns, strict=True)]
+    if fmt.is_arrows and all(is_text == pa.types.is_string(values.type) for values, is_text in fields):
+        return _written([values for values, _ in fields], fmt)
+    parts = [part for values, is_text in fields for part in (fmt.delimiter, *_cells(values, is_text, fmt))]
+    return text_of(joined([*parts[1:], fmt.terminator]))
 
 
-def _quoted(text: str, fmt: CsvFormat) -> str:
-    """A constant, as `_cells` writes a value."""
-    for old, new in _replacements(fmt):
-        text = text.replace(old, new)
-    return fmt.quote + text + fmt.quote
+def _written(fields: list[pa.Array], fmt: CsvFormat) -> pa.Buffer:
+    """By Arrow's writer, which touches each cell once."""
+    lines = pa.BufferOutputStream()
+    options = arrow_csv.WriteOptions(
+        include_header=False, delimiter=fmt.delimiter, eol=fmt.terminator, null_string=fmt.null
+    )
+    batch = pa.RecordBatch.from_arrays(fields, names=[""] * len(fields))
+    arrow_csv.write_csv(batch, lines, options)
+    return lines.getvalue()
 
 
-def _cells(column: ColumnInfo, values: pa.Array, fmt: CsvFormat) -> list[str | pa.Array]:
-    """A column's values as parts of a line; of ENUM and SET the names, of text its bytes, whatever they are."""
+def _field(column: ColumnInfo, values: pa.Array, fmt: CsvFormat) -> _Field:
+    """A column's values; of ENUM and SET the names, of text its bytes, whatever they are."""
     if pa.types.is_struct(values.type):
-        values = values.field("text")
-    if pa.types.is_integer(values.type):
-        return [_with_null(values.cast(pa.string()), fmt)]
+        return values.field("text"), True
     if pa.types.is_floating(values.type):
-        return [_with_null(go_float(values), fmt)]
-    text = _escaped(_encoded(values, fmt) if column.is_binary else values, fmt)
+        return go_float(values), False
+    if pa.types.is_integer(values.type):
+        return values, False
+    return _encoded(values, fmt) if column.is_binary else values, True
+
+
+def _cells(values: pa.Array, is_text: bool, fmt: CsvFormat) -> list[str | pa.Array]:
+    """Return a field as parts of lines."""
+    if not is_text:
+        return [_with_null(values.cast(pa.string()), fmt)]
+    text = _escaped(values, fmt)
     if not fmt.quote:
         return [_with_null(text, fmt)]
     if text.null_count:
@@ -141,9 +153,7 @@ def _replacements(fmt: CsvFormat) -> list[tuple[str, str]]:
 
 
 def _escaped(text: pa.Array, fmt: CsvFormat) -> pa.Array:
-    data = text.buffers()[2]
-    # A search of the whole buffer is much cheaper than a replacement that finds nothing.
-    raw = data.to_pybytes() if data is not None else b""
+    raw = text_of(text).to_pybytes()  # a search of all is much cheaper than a replacement that finds nothing
     for old, new in _replacements(fmt):
         if old.encode() in raw:
             text = pc.replace_substring(text, old, new)

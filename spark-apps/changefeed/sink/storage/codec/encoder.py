@@ -18,7 +18,7 @@ _GZIP_LEVEL = 6
 
 
 class FileEncoder(Protocol):
-    """Of one file."""
+    """Encodes one file."""
 
     def add(self, records: Records) -> Iterator[pa.Buffer]:
         """The next bytes; those of `records` may come later. Raises NeedsHuman for a value that the format lacks."""

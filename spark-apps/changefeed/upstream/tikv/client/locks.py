@@ -123,7 +123,7 @@ class LockResolver:
         return found
 
     async def _finish(self, locks: list[kvrpcpb_pb2.LockInfo], fate: Fate, attempts: Attempts) -> None:
-        """Of one transaction."""
+        """Resolve locks of one transaction."""
         pessimistic = [lock for lock in locks if lock.lock_type == kvrpcpb_pb2.PessimisticLock]
         for lock in pessimistic:  # never written, whatever became of the transaction
             await self._roll_pessimistic_back(lock, attempts)

@@ -32,7 +32,10 @@ FORGET_SECONDS = 60.0
 
 
 class Congestion:
-    """Of one store. `most`: registrations whose scan runs at a time when all is well. Times: monotonic seconds."""
+    """Paces the scans of one store.
+
+    `most`: registrations whose scan runs at a time when all is well. Times: monotonic seconds.
+    """
 
     def __init__(self, most: int, rng: Random) -> None:
         self._most = most

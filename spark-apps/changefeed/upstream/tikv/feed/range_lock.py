@@ -103,6 +103,11 @@ class RangeLock:
         piece.locked = False
         self._failed(piece, due)
 
+    def lose(self, piece: LockPart, due: float) -> None:
+        """The piece is a hole as after `unlock`; its stream broke, which is no failure of its region."""
+        piece.locked = False
+        piece.due = due
+
     def release(self) -> None:
         """All pieces are holes that keep their resolved-ts, due now; nothing that their holders still say counts."""
         self._pieces = [LockPart(piece.start, piece.end, piece.resolved_ts) for piece in self._pieces]

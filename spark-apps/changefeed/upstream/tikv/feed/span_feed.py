@@ -348,7 +348,10 @@ class SpanFeed:
             if subscription is None:
                 continue
             if isinstance(error, Transient | Refused | ProtocolViolation):
-                self._unlock(subscription, ask)
+                # The stream's own pause is what spares the store. A region that waited longer with every loss would
+                # be left alone for seconds when, after an election, PD knows its new leader.
+                subscription.ranges.lose(ask.piece, self._clock.monotonic() + backoff(1, self._rng))
+                subscription.changed.set()
             else:
                 self._fail(subscription, error)
 

@@ -54,7 +54,7 @@ class StoppedStores:
         self._stopped.pop(store_id, None)
 
     def first(self, now: float) -> Stopped | None:
-        """Of those that are stopped now, the one with the lowest id."""
+        """Return the store with the lowest id of those that are stopped now."""
         self._stopped = {
             store_id: (stopped, met) for store_id, (stopped, met) in self._stopped.items() if now - met < FORGET_SECONDS
         }

@@ -41,6 +41,6 @@ def committed_batch(rows: pa.Table, span_ids: npt.NDArray[np.uint64]) -> pa.Reco
 
 
 def _is_new(old_value: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Of each row whether there was none before: its old value is empty."""
+    """Tell of each row whether there was none before: its old value is empty."""
     is_empty: npt.NDArray[np.bool_] = pc.binary_length(old_value).to_numpy() == 0
     return is_empty

@@ -114,8 +114,8 @@ def _resolved(batched: Any, events: Any, request_id: U64, region_id: U64) -> lis
     single = events.field("resolved_ts")
     if single.null_count < len(single):
         values = single.fill_null(0).to_numpy()
-        places = np.flatnonzero(single.is_valid().to_numpy(zero_copy_only=False))
-        found += [ResolvedEvent(int(request_id[i]), int(values[i]), region_id[i : i + 1]) for i in places]
+        numbers = np.flatnonzero(single.is_valid().to_numpy(zero_copy_only=False))
+        found += [ResolvedEvent(int(request_id[i]), int(values[i]), region_id[i : i + 1]) for i in numbers]
     return found
 
 
@@ -124,8 +124,8 @@ def _errors(messages: list[bytes], lists: Any, events: Any) -> list[ErrorEvent]:
     errors = events.field("error")
     if errors.null_count == len(errors):
         return []
-    places = np.flatnonzero(errors.is_valid().to_numpy(zero_copy_only=False))
-    owners = np.unique(np.searchsorted(lists.offsets.to_numpy(), places, side="right") - 1)
+    numbers = np.flatnonzero(errors.is_valid().to_numpy(zero_copy_only=False))
+    owners = np.unique(np.searchsorted(lists.offsets.to_numpy(), numbers, side="right") - 1)
     return [
         ErrorEvent(event.request_id, event.region_id, event.error)
         for owner in owners

@@ -145,7 +145,7 @@ class Matcher:
 
     @property
     def resident_bytes(self) -> int:
-        """Of rows in memory."""
+        """The bytes of rows in memory."""
         return sum(int(frame.estimated_size()) for frame in (self._pending, self._moved, *self._early))
 
     @property

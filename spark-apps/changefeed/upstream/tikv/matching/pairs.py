@@ -21,10 +21,10 @@ def pairs(left: _U64, right: _U64) -> tuple[Numbers, Numbers]:
         return _pairs_of_repeated(left, right)
     # Hashes are looked for in their order: one after the other is found in memory that the last one has warmed.
     wanted = np.argsort(left)
-    place = np.empty(len(left), np.intp)
-    place[wanted] = np.searchsorted(values, left[wanted])
-    hits = np.flatnonzero(values.take(place, mode="clip") == left)
-    return hits, order[place[hits]]
+    index = np.empty(len(left), np.intp)
+    index[wanted] = np.searchsorted(values, left[wanted])
+    hits = np.flatnonzero(values.take(index, mode="clip") == left)
+    return hits, order[index[hits]]
 
 
 def _pairs_of_repeated(left: _U64, right: _U64) -> tuple[Numbers, Numbers]:

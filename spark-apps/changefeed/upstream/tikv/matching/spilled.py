@@ -5,7 +5,7 @@ Rows arrive whenever the matcher's memory is full, as a *piece*, which is one fi
 both in batches of BATCH_BYTES. Once everything that a piece can return has been returned, its values are truncated, and
 when its keys are no longer needed either, the file is released.
 
-A pure object except for its scratch files. A row is in at most one place: here or in the matcher.
+A pure object except for its scratch files. A row is never both here and in the matcher.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _SpilledRows:
         return np.searchsorted(self._stretches, rows, "right") - 1
 
     def by_batch(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
-        """Of row numbers: (batch, which of them are in it, where in it they stand)."""
+        """Yield (batch, which of the row numbers are in it, where in it these rows are)."""
         batches = np.searchsorted(self._cuts, rows, "right") - 1
         for batch in np.unique(batches).tolist():
             which = np.flatnonzero(batches == batch)

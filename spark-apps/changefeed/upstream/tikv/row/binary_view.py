@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
+Bounds = npt.NDArray[np.signedinteger]
 Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
@@ -41,15 +42,15 @@ class BinaryView:
             raise ValueError(f"expected binary without nulls, got {column.type} with {column.null_count} nulls")
         _, offsets, data = column.buffers()
         bounds = np.zeros(1, np.int32) if offsets is None else np.frombuffer(offsets, np.int32)
-        places: Ints = bounds[column.offset : column.offset + len(column) + 1].astype(np.int64)
-        self.starts: Ints = places[:-1]
-        self.ends: Ints = places[1:]
+        begins: Ints = bounds[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        self.starts: Ints = begins[:-1]
+        self.ends: Ints = begins[1:]
         self.buffer = data
         self.data: npt.NDArray[np.uint8] = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
         self._words = _overlapping_words(self.data)
 
-    def read(self, at: Ints, width: int | Ints) -> Words:
-        """The little-endian unsigned integers of `width` (0..8) bytes at the places `at`, all inside the buffer."""
+    def read(self, at: Bounds, width: int | Ints) -> Words:
+        """The little-endian unsigned integers of `width` (0..8) bytes at the offsets `at`, all inside the buffer."""
         last = len(self._words) - 1
         if at.size and int(at.max()) > last:
             # The word that starts here would end behind the buffer: take the last one and shift.
@@ -62,13 +63,13 @@ class BinaryView:
         return words << unused >> unused
 
     def blocks(self, at: Ints, width: int) -> npt.NDArray[np.uint8]:
-        """The `width` bytes at each of the places, all inside the buffer; a row each."""
-        places = len(self.data) - width + 1 if len(at) else 0
-        blocks = np.ndarray((places,), f"V{width}", self.data.data, strides=(1,))
+        """The `width` bytes at each of the offsets, all inside the buffer; a row each."""
+        count = len(self.data) - width + 1 if len(at) else 0
+        blocks = np.ndarray((count,), f"V{width}", self.data.data, strides=(1,))
         return blocks[at].view(np.uint8).reshape(len(at), width)
 
     def followed_by(self, words: Words) -> BinaryView:
-        """The same elements, with words behind their data; its places stay what they are."""
+        """The same elements, with words behind their data; its offsets stay what they are."""
         data = np.concatenate([self.data, words.astype("<u8").view(np.uint8)])
         other = BinaryView.__new__(BinaryView)
         other.starts, other.ends, other.data = self.starts, self.ends, data
@@ -77,28 +78,27 @@ class BinaryView:
         return other
 
     def take(self, starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32], present: Mask | None) -> pa.Array:
-        """A binary array of `data[starts[i]:ends[i]]`, null where not `present` (None: all are).
-
-        The places must not go back from one row to the next, those of absent cells included.
-        """
+        """A binary array of `data[starts[i]:ends[i]]`, null where not `present` (None: all are)."""
         return take_slices(self.buffer, starts, ends, present)
 
 
 def take_slices(
     buffer: Any, starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32], present: Mask | None
 ) -> pa.Array:
-    """See `BinaryView.take`. One C++ gather: an array of value, gap, value, gap... of which the values are taken."""
+    """See `BinaryView.take`. One C++ gather, of the values in an array of gap, value, gap, value, gap."""
     rows = len(starts)
     if rows == 0:
         return pa.array([], pa.binary())
     if buffer is not None and buffer.size > _MAX_OFFSET:
         raise ValueError(f"a binary buffer of {buffer.size} bytes is beyond 32-bit offsets; decode smaller batches")
-    offsets = np.empty(2 * rows, np.int32)
-    offsets[0::2] = starts
-    offsets[1::2] = ends
-    both = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(offsets), buffer])
-    places = np.arange(0, 2 * rows, 2, dtype=np.int32)
-    indices = pa.array(places) if present is None else pa.array(places, mask=~present)
+    offsets = np.zeros(2 * rows + 2, np.int32)
+    offsets[1:-1:2] = starts
+    offsets[2::2] = ends
+    if buffer is not None:
+        offsets[-1] = buffer.size
+    both = pa.Array.from_buffers(pa.binary(), 2 * rows + 1, [None, pa.py_buffer(offsets), buffer])
+    chosen = np.arange(1, 2 * rows, 2, dtype=np.int32)
+    indices = pa.array(chosen) if present is None else pa.array(chosen, mask=~present)
     return pc.take(both, indices, boundscheck=False)
 
 
@@ -108,7 +108,7 @@ def take_text(text: npt.NDArray[np.uint8], begin: Ints | None, present: Mask) ->
     everywhere = count == len(present)
     if begin is None and everywhere:
         return _strings(np.arange(count + 1) * width, text, None)
-    # An absent cell stands, empty, where the next present one's row begins: places may not go back.
+    # An absent cell stands, empty, where the next present one's row begins: offsets may not go back.
     base = (np.cumsum(present) - present) * width
     if begin is None:
         return _strings(np.append(base, count * width), text, np.packbits(present, bitorder="little"))

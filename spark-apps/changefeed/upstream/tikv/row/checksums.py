@@ -64,7 +64,7 @@ def _with_checksum(view: BinaryView) -> Ints:
 
 @dataclass(frozen=True)
 class _Trailers:
-    """Of each row: where its trailer begins, and what stands there; nothing of one that is not `complete`."""
+    """Where each row's trailer begins, and what it says; nothing of one that is not `complete`."""
 
     at: Ints
     version: Words
@@ -105,8 +105,8 @@ def _sums_of_bytes(view: BinaryView, rows: Ints, ends: Ints, keys: pa.BinaryArra
     """From the first byte to the trailer's first one, and on over the key. One native call a row for each."""
     data = view.data.data
     chosen = keys.take(pa.array(rows)).to_pylist()
-    places = zip(view.starts[rows].tolist(), (ends + 1).tolist(), chosen, strict=True)
-    return np.array([zlib.crc32(key[skipped:], zlib.crc32(data[start:end])) for start, end, key in places], np.uint64)
+    bounds = zip(view.starts[rows].tolist(), (ends + 1).tolist(), chosen, strict=True)
+    return np.array([zlib.crc32(key[skipped:], zlib.crc32(data[start:end])) for start, end, key in bounds], np.uint64)
 
 
 def _sums_of_columns(table: TableInfo, keys: pa.BinaryArray, values: pa.BinaryArray) -> Words:

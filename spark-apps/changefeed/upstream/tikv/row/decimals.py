@@ -83,9 +83,9 @@ def _digits(view: BinaryView, at: Ints, groups: list[int], rows: Ints) -> tuple[
 
 def _spell(value: Words, digits: Digits) -> None:
     rest = value.astype(np.uint32)
-    for place in range(digits.shape[1] - 1, -1, -1):
+    for column in range(digits.shape[1] - 1, -1, -1):
         tens = rest // np.uint32(10)
-        digits[:, place] = rest - tens * np.uint32(10)
+        digits[:, column] = rest - tens * np.uint32(10)
         rest = tens
 
 
@@ -95,10 +95,10 @@ def _rescale(digits: Digits, whole: int, fraction: int, scale: int) -> Digits:
     keep = 1 + whole + scale
     kept = digits[:, :keep].copy()
     carry = digits[:, keep] >= 5
-    for place in range(keep - 1, -1, -1):
-        kept[:, place] += carry
-        carry = kept[:, place] > 9
-        kept[carry, place] = 0
+    for column in range(keep - 1, -1, -1):
+        kept[:, column] += carry
+        carry = kept[:, column] > 9
+        kept[carry, column] = 0
     return kept
 
 

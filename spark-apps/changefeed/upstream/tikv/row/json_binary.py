@@ -37,14 +37,14 @@ class BadJson(Exception):
 def json_texts(values: pa.BinaryArray) -> pa.StringArray:
     """The text of each value, null where it is null. Equal values are decoded once. Raises BadCell."""
     encoded = values.dictionary_encode()
-    places = encoded.indices
+    indices = encoded.indices
     texts = []
     for number, value in enumerate(encoded.dictionary.to_pylist()):
         try:
             texts.append(json_text(value))
         except BadJson as error:
-            raise BadCell(places.index(number).as_py(), str(error)) from error
-    return pa.array(texts, pa.string()).take(places)
+            raise BadCell(indices.index(number).as_py(), str(error)) from error
+    return pa.array(texts, pa.string()).take(indices)
 
 
 def json_text(value: bytes) -> str:

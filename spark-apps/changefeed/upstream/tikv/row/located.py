@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from changefeed.upstream.tikv.row.binary_view import Ints, Mask, Words
+from changefeed.upstream.tikv.row.binary_view import Bounds, Ints, Mask
 from changefeed.upstream.tikv.row.cells import ABSENT
+
+Indexes = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -26,30 +29,32 @@ class Located:
     def nowhere(cls, columns: int, rows: int) -> Located:
         return cls(np.full((columns + 1, rows), ABSENT, np.int32), np.zeros((columns + 1, rows), np.int32))
 
-    def has_value(self, slot: npt.NDArray[np.intp], rows: Ints) -> Mask:
-        """Whether a wanted column has been placed, and not as NULL."""
-        return (self.starts[slot, rows] >= 0) & (slot < len(self.starts) - 1)
+    def at(self, columns: Sequence[int]) -> Located:
+        """Where the values of some of the columns stand."""
+        return Located(self.starts[columns], self.ends[columns])
 
-    def place(self, slot: npt.NDArray[np.intp], rows: Ints, starts: Ints | int, ends: Ints | int) -> None:
-        if len(slot) == 1 and len(rows) == self.starts.shape[1]:
-            self.starts[slot[0]] = starts
-            self.ends[slot[0]] = ends
-            return
-        self.starts[slot, rows] = starts
-        self.ends[slot, rows] = ends
+    def has_value(self, slots: Indexes, rows: Ints) -> Mask:
+        """Tell in which of the rows one of the columns at `slots` has been placed, and not as NULL."""
+        found: Mask = np.logical_or.reduce((self.starts[slots, rows] >= 0) & (slots < len(self.starts) - 1))
+        return found
+
+    def place(self, slots: Indexes, rows: Ints, starts: Bounds | int, ends: Bounds | int) -> None:
+        """Note a cell a row, or of several columns with a row of `slots` each; a single slot stands for all rows'."""
+        is_all = slots.shape[-1] == 1 and len(rows) == self.starts.shape[1]
+        at: Any = slots[..., 0] if is_all else (slots, rows)
+        self.starts[at] = starts
+        self.ends[at] = ends
 
 
 class Slots:
-    """At which place among the wanted columns an id stands; behind them all if it is none of them."""
+    """At which position among the wanted columns an id stands; behind them all if it is none of them."""
 
     def __init__(self, column_ids: Sequence[int]) -> None:
         ids = np.array([*column_ids, (1 << 64) - 1], np.uint64)
         self._order = np.argsort(ids)
         self._sorted = ids[self._order]
 
-    def of(self, ids: Words) -> npt.NDArray[np.intp]:
-        """One place each, or a single one if all ids are the same."""
-        if (ids == ids[0]).all():
-            ids = ids[:1]
+    def of(self, ids: npt.NDArray[np.unsignedinteger]) -> Indexes:
+        """One position each."""
         found = np.searchsorted(self._sorted, ids)
         return np.where(self._sorted[found] == ids, self._order[found], len(self._sorted) - 1)

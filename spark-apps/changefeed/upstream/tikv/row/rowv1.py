@@ -80,7 +80,7 @@ class _Walk:
         ids, at = self._varint(rows, at + 1)
         self._inside(rows, at + 1)
         flags = self._view.read(at, 1)
-        slots = np.broadcast_to(self._slots.of(ids >> np.uint64(1)), len(rows))
+        slots = self._slots.of(ids >> np.uint64(1))
         after = np.zeros(len(rows), np.int64)
         for flag in np.unique(flags).tolist():
             here = flags == flag

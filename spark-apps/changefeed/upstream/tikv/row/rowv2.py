@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from changefeed.errors import NeedsHuman
@@ -20,8 +20,16 @@ from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.time_zones import UTC
 from changefeed.schema.values import as_bytes
 from changefeed.upstream.tikv.row import rowv1
-from changefeed.upstream.tikv.row.binary_view import BadCell, BinaryView, Ints, Mask, Words
-from changefeed.upstream.tikv.row.cells import ABSENT, NULL, Cells, decode_cells, why_not_decodable
+from changefeed.upstream.tikv.row.binary_view import BadCell, BinaryView, Bounds, Ints, Mask, Words
+from changefeed.upstream.tikv.row.cells import (
+    ABSENT,
+    NULL,
+    Cells,
+    decode_cells,
+    decode_columns,
+    kind_of,
+    why_not_decodable,
+)
 from changefeed.upstream.tikv.row.defaults import absent_value
 from changefeed.upstream.tikv.row.handles import decode_common_handles
 from changefeed.upstream.tikv.row.located import Located, Slots
@@ -72,10 +80,14 @@ def decode_rows(
         _check_decodable(table, column)
     rows = _RowBatch(table, keys, BinaryView(values), time_zone, are_whole)
     located = rows.locate(wanted)
-    return [
-        rows.decode(column, Cells(rows.view, starts, ends))
-        for column, starts, ends in zip(wanted, located.starts, located.ends, strict=False)
-    ]
+    is_full: Mask = np.logical_and.reduce(located.starts >= 0, axis=1)
+    alike: dict[Any, list[int]] = {}
+    for index, column in enumerate(wanted):
+        alike.setdefault((kind_of(column), is_full[index]), []).append(index)
+    found: dict[int, pa.Array] = {}
+    for indexes in alike.values():
+        found |= zip(indexes, rows.decode([wanted[index] for index in indexes], located.at(indexes)), strict=True)
+    return [found[index] for index in range(len(wanted))]
 
 
 def _check_decodable(table: TableInfo, column: ColumnInfo) -> None:
@@ -140,24 +152,23 @@ class _RowBatch:
         data = starts + width
         self._refuse(rows, data > row_ends, "its value ends inside the header")
         header = self.view.blocks(starts, width)
-        ids = _integers(header[:, HEADER:ids_end], id_width)
-        for each in (ids[:values], ids[values:]):  # TiDB looks for an id by halves, so it writes both in order
-            fall: Mask = np.less_equal(each[1:], each[:-1]).any(axis=0)
+        ids = header[:, HEADER:ids_end].view(f"<u{id_width}")
+        if (ids == ids[0]).all():
+            ids = ids[:1]  # stands for all
+        for each in (ids[:, :values], ids[:, values:]):  # TiDB looks for an id by halves, so it writes both in order
+            fall: Mask = np.less_equal(each[:, 1:], each[:, :-1]).any(axis=1)
             self._refuse(rows, fall, "the column ids in its value do not ascend")
-            if self._are_whole and len(each):
-                self._newest[rows] = np.maximum(self._newest[rows], each[-1])
-        bounds = np.empty((values + 1, len(rows)), np.int64)
+        self._newest[rows] = ids.max(axis=1, initial=0)
+        # An end beyond 31 bits wraps to one before the row's data, which is refused.
+        bounds = np.empty((values + 1, len(rows)), np.int32)
         bounds[0] = data
-        bounds[1:] = data + _integers(header[:, ids_end:], offset_width)
+        np.add(header[:, ids_end:].view(f"<u{offset_width}").T, bounds[0], out=bounds[1:], casting="unsafe")
         bad: Mask = (bounds[1:] < bounds[:-1]).any(axis=0) | (bounds[-1] > row_ends)
         self._refuse(rows, bad, "an offset in its value is out of bounds")
-        for number in range(values + nulls):
-            slot = slots.of(ids[number])
-            if number < values:
-                cells.place(slot, rows, bounds[number], bounds[number + 1])
-                continue
-            self._refuse(rows, cells.has_value(slot, rows), "its value has a column that is NULL as well")
-            cells.place(slot, rows, NULL, 0)
+        slot = slots.of(ids.T)
+        cells.place(slot[:values], rows, bounds[:-1], bounds[1:])
+        self._refuse(rows, cells.has_value(slot[values:], rows), "its value has a column that is NULL as well")
+        cells.place(slot[values:], rows, NULL, 0)
 
     def _heads(self) -> Words:
         """What all values of version 2 begin with, as numbers of HEADER bytes."""
@@ -174,19 +185,33 @@ class _RowBatch:
 
     # -- columns
 
-    def decode(self, column: ColumnInfo, cells: Cells) -> pa.Array:
-        """A value in the row goes before one in the key, and that before the default.
+    def decode(self, columns: Sequence[ColumnInfo], located: Located) -> list[pa.Array]:
+        """Decode columns of one kind.
 
-        See docs/design/tidb.md, Visible columns.
+        A value in the row goes before one in the key, and that before the default (docs/design/tidb.md, Visible
+        columns).
         """
+        cells = Cells(self.view, located.starts.ravel(), located.ends.ravel())
         present = cells.starts >= 0
+        try:
+            arrays = decode_columns(columns, cells, present, self._time_zone)
+        except BadCell as error:
+            number, row = divmod(error.row, self._count)
+            raise self._broken(row, f"column {columns[number].name} {error.why}") from error
         if present.all():
-            return self._decode(column, cells, present)
+            return arrays
+        return [
+            self._completed(column, array, starts)
+            for column, array, starts in zip(columns, arrays, located.starts, strict=True)
+        ]
+
+    def _completed(self, column: ColumnInfo, array: pa.Array, starts: Bounds) -> pa.Array:
+        """Add what stands in keys, or is the default."""
+        present = starts >= 0
         if column is self._table.handle_column and not present.any():
             return self._int_handles(column)
-        array = self._decode(column, cells, present)
         in_key = self._in_key(column)
-        missing = np.flatnonzero(~present if in_key is not None else cells.starts == ABSENT)
+        missing = np.flatnonzero(~present if in_key is not None else starts == ABSENT)
         if not len(missing):
             return array
         if in_key is None:
@@ -209,12 +234,6 @@ class _RowBatch:
                 "Report the key, the table's latest DDLs and the TiDB version. To go on without the table, exclude it "
                 "by a filter rule and rewind (spec.restart).",
             )
-
-    def _decode(self, column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
-        try:
-            return decode_cells(column, cells, present, self._time_zone)
-        except BadCell as error:
-            raise self._broken(error.row, f"column {column.name} {error.why}") from error
 
     def _in_key(self, column: ColumnInfo) -> Callable[[Ints], pa.Array] | None:
         """What gives a column's values of some rows out of their keys; None for a column that isn't there."""
@@ -262,15 +281,10 @@ class _RowBatch:
         return f"table {self._table.full_name}, key {self._keys[row].as_py().hex()}"
 
 
-def _integers(content: npt.NDArray[np.uint8], width: int) -> npt.NDArray[np.unsignedinteger]:
-    """Of little-endian integers of `width` bytes that stand side by side in each row: the first ones, the second..."""
-    return np.ascontiguousarray(np.ascontiguousarray(content).view(f"<u{width}").T)
-
-
 def _with_rows(array: pa.Array, rows: Ints, values: pa.Array) -> pa.Array:
     """`array` with others at `rows`: one for each of them, or the same one for all."""
-    places = np.arange(len(array))
+    indices = np.arange(len(array))
     if array.type != values.type:  # one of them is text with bytes that are no UTF-8
         array, values = as_bytes(array), as_bytes(values)
-    places[rows] = len(array) + (np.arange(len(rows)) if len(values) > 1 else 0)
-    return pa.concat_arrays([array, values]).take(pa.array(places))
+    indices[rows] = len(array) + (np.arange(len(rows)) if len(values) > 1 else 0)
+    return pa.concat_arrays([array, values]).take(pa.array(indices))

@@ -138,7 +138,7 @@ def _spell_clock(text: Text, hour: Ints, minute: Ints, second: Ints, micros: Int
     if fsp:
         text[:, 8] = ord(".")
         fraction = micros // 10 ** (MAX_FSP - fsp)
-        for place in range(8 + fsp, 8, -1):
+        for column in range(8 + fsp, 8, -1):
             rest = fraction // 10
-            text[:, place] = ord("0") + fraction - 10 * rest
+            text[:, column] = ord("0") + fraction - 10 * rest
             fraction = rest

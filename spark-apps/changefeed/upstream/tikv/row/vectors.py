@@ -20,8 +20,8 @@ def vector_texts(values: pa.BinaryArray) -> pa.StringArray:
     _refuse(lengths != _COUNT + counts * _ELEMENT, "is no vector: its count is not that of its elements")
     ends = np.cumsum(counts)
     first = ends - counts
-    places = np.arange(counts.sum()) - np.repeat(first, counts)
-    at: Ints = np.repeat(view.starts + _COUNT, counts) + places * _ELEMENT
+    positions = np.arange(counts.sum()) - np.repeat(first, counts)
+    at: Ints = np.repeat(view.starts + _COUNT, counts) + positions * _ELEMENT
     elements = view.read(at, _ELEMENT).astype(np.uint32).view(np.float32)
     wrong = ~np.isfinite(elements)
     if wrong.any():

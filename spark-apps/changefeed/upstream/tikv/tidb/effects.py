@@ -46,7 +46,7 @@ EARLY = frozenset({
 
 
 class Effects:
-    """Of jobs on `schema`, which is to be given each that takes effect before the next row is looked at."""
+    """Finds the effects of jobs on `schema`, which must be given each that takes effect before the next row is read."""
 
     def __init__(self, schema: SchemaHistory, at: Callable[[int], SnapshotReader]) -> None:
         """`at`: reads meta keys as they were at a ts."""
@@ -72,11 +72,11 @@ class Effects:
 
     async def _shown(self, job: Job, ts: int) -> Job | None:
         """The job as if it were done, if sessions use what it leads to since `ts`."""
-        reader, places = self._at(ts), _places(job)
-        found = [await read_table(reader, *place) for place in places]
+        reader, keys = self._at(ts), _keys(job)
+        found = [await read_table(reader, *key) for key in keys]
         tables = [table for table in found if table is not None]
-        is_shown = job.is_shown or any(map(self._is_new, tables, (database for database, _ in places)))
-        if not is_shown or len(tables) < len(places):
+        is_shown = job.is_shown or any(map(self._is_new, tables, (database for database, _ in keys)))
+        if not is_shown or len(tables) < len(keys):
             return None
         if job.type == Action.RENAME_TABLES:
             return replace(job.as_done, table_infos=tuple(tables))
@@ -98,8 +98,8 @@ class Effects:
                 )
 
 
-def _places(job: Job) -> list[tuple[int, int]]:
-    """(database, table) where the definitions are to be found then."""
+def _keys(job: Job) -> list[tuple[int, int]]:
+    """(database, table) under which the definitions are found then."""
     if job.type == Action.RENAME_TABLES:
         return [(rename.schema_id, rename.table_id) for rename in job.renames]
     return [(job.schema_id, job.table_id)]

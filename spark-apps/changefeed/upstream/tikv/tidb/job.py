@@ -188,7 +188,7 @@ def _renames(args: Any) -> Iterator[Rename]:
             table_id, schema_id, old, new = (info.get(name) for name in _RENAME_MEMBERS)
             yield Rename(int(table_id or 0), int(schema_id or 0), name_of(old), name_of(new))
     elif isinstance(args, Sequence) and len(args) > 1:
-        lists = [args[place] if place < len(args) else None for place in _RENAME_PLACES]
+        lists = [args[index] if index < len(args) else None for index in _RENAME_INDEXES]
         for table_id, schema_id, old, new in zip_longest(*(each or () for each in lists)):
             yield Rename(int(table_id or 0), int(schema_id or 0), name_of(old), name_of(new))
 
@@ -201,7 +201,7 @@ def _old_name(args: Any) -> str:
 
 _EXCHANGE_MEMBERS = ("partition_id", "pt_schema_id", "pt_table_id", "partition_name", "with_validation")
 _RENAME_MEMBERS = ("table_id", "new_schema_id", "old_schema_name", "new_table_name")
-_RENAME_PLACES = (3, 1, 4, 2)  # of these among the lists of version 1
+_RENAME_INDEXES = (3, 1, 4, 2)  # of these among the lists of version 1
 
 
 def _stored_bytes(value: bytes, column_id: int) -> bytes | None:
@@ -218,9 +218,9 @@ def _stored_bytes(value: bytes, column_id: int) -> bytes | None:
     ids, ends = numbers[:values], numbers[values + nulls :]
     if column_id not in ids:
         return None
-    place = ids.index(column_id)
-    begin = ends[place - 1] if place else 0
-    return value[begin_of_values + begin : begin_of_values + ends[place]]
+    index = ids.index(column_id)
+    begin = ends[index - 1] if index else 0
+    return value[begin_of_values + begin : begin_of_values + ends[index]]
 
 
 def _unreadable(why: str) -> NeedsHuman:

@@ -76,7 +76,7 @@ def decode_int_handles(keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
 
 
 def moved(keys: pa.BinaryArray, tables: Sequence[int], of: npt.NDArray[np.int64]) -> pa.BinaryArray | None:
-    """The record keys as the first table would have them; `of`: to which of the tables each belongs, by its place.
+    """The record keys as the first table would have them; `of`: to which of the tables each belongs, by its index.
 
     None when one of them is not a record key of its table.
     """
@@ -84,11 +84,11 @@ def moved(keys: pa.BinaryArray, tables: Sequence[int], of: npt.NDArray[np.int64]
     if (view.ends - view.starts < PREFIX_LENGTH).any():
         return None
     prefixes = np.frombuffer(b"".join(table_span(table)[0] for table in tables), np.uint8).reshape(-1, PREFIX_LENGTH)
-    places = view.starts[:, np.newaxis] + np.arange(PREFIX_LENGTH)
-    if (view.data[places] != prefixes[of]).any():
+    positions = view.starts[:, np.newaxis] + np.arange(PREFIX_LENGTH)
+    if (view.data[positions] != prefixes[of]).any():
         return None
     data = view.data.copy()
-    data[places] = prefixes[0]
+    data[positions] = prefixes[0]
     buffers = [None, keys.buffers()[1], pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(keys.type, len(keys), buffers, null_count=0, offset=keys.offset)
 

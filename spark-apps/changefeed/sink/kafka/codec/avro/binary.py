@@ -15,14 +15,14 @@ from changefeed.sink.kafka.codec.avro.schema import AvroTypes, avro_type, defaul
 _LONGEST = 10  # bytes of a long
 _WIDE = 32  # bytes of Arrow's widest decimal
 _DIGITS = 76
-_PLACES = (b"\x00", b"\x02")  # in a union, as longs
+_TYPE_NUMBERS = (b"\x00", b"\x02")  # in a union, as longs
 
 
 def field(column: ColumnInfo, values: pa.Array, types: AvroTypes) -> pa.Array:
-    """The column's values; of one that may be NULL with the place in its union before."""
+    """The column's values; of one that may be NULL with its number in the union before."""
     if not column.nullable:
         return _plain(column, values, types)
-    null, value = _PLACES if default_of(column, types) is None else reversed(_PLACES)
+    null, value = _TYPE_NUMBERS if default_of(column, types) is None else reversed(_TYPE_NUMBERS)
     there = pc.binary_join_element_wise(pa.scalar(value, pa.binary()), _plain(column, values, types), b"")
     return pc.if_else(values.is_valid(), there, pa.scalar(null, pa.binary())) if values.null_count else there
 

@@ -121,7 +121,7 @@ class Debezium:
         rest: str,
         schema: Callable[[str], dict[str, Any]],
     ) -> Message:
-        """Of no row. `key`: its members, and their schemas."""
+        """Return a message that has no row. `key`: its members, and their schemas."""
         members, fields = key
         key_text, value = f'{{"payload":{{{members}}}', f'{{"payload":{{"source":{"".join(map(str, source))},{rest}}}'
         if self.with_schema:

@@ -71,12 +71,12 @@ def _allowed(elem: str) -> str:
 
 
 def envelope_schema(name: str, columns: Sequence[ColumnInfo]) -> dict[str, Any]:
-    """Of a row's value."""
+    """Return the schema of a row's value."""
     return _envelope(name, field_schemas(columns), [_plain("string", "op", False), *_TIMES])
 
 
 def watermark_schema(name: str) -> dict[str, Any]:
-    """Of a watermark's value, which has neither a row before nor one after.
+    """Return the schema of a watermark's value, which has neither a row before nor one after.
 
     It declares both: Debezium's ExtractNewRecordState drops a message whose schema's name ends as a row's does and
     that has no row, fails where these two are not declared, and hands on what has another name.
@@ -85,7 +85,7 @@ def watermark_schema(name: str) -> dict[str, Any]:
 
 
 def ddl_schema(name: str) -> dict[str, Any]:
-    """Of a statement's value; it declares rows as a watermark's does."""
+    """Return the schema of a statement's value; it declares rows as a watermark's does."""
     texts = [
         _plain("string", "databaseName", True),
         _plain("string", "schemaName", True),

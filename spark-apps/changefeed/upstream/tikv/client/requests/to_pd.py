@@ -41,7 +41,7 @@ class PdRequest(Generic[Response]):
 
 
 def members() -> PdRequest[pdpb_pb2.GetMembersResponse]:
-    """Of whatever cluster answers: the one call that names none."""
+    """Ask for the members of whatever cluster answers: the one call that names none."""
     message = pdpb_pb2.GetMembersRequest(header=pdpb_pb2.RequestHeader())
     return PdRequest("GetMembers", message, pdpb_pb2.GetMembersResponse)
 
