@@ -6,7 +6,7 @@ from changefeed.upstream.tikv.matching import rows, slots
 from changefeed.upstream.tikv.matching.matcher import Matcher
 from changefeed.upstream.tikv.matching.region_events import RegionEvents
 from changefeed.upstream.tikv.matching.spilled import Spilled
-from mutation import Mutation
+from mutation import Edit, Mutation
 
 MATCHER_MUTATIONS = (
     Mutation(
@@ -18,6 +18,15 @@ MATCHER_MUTATIONS = (
         "own = slots['key'].is_in(commits['key'].implode())\n"
         "moved, self._pending = self._decide(slots.filter(own))\n"
         "self._pending = pl.concat([self._pending, slots.filter(~own)])",
+        rule=18,
+    ),
+    Mutation(
+        "matcher",
+        "a commit that comes with its prewrite decides nothing else",
+        Matcher,
+        "settle",
+        "self._fates.learn(regs[told], start_ts[told], commit_ts[told])",
+        "pass",
         rule=18,
     ),
     Mutation(
@@ -44,6 +53,14 @@ MATCHER_MUTATIONS = (
         "committed = only(rows, rows['type'].to_numpy() == COMMITTED)",
         "committed = only(rows, rows['type'].to_numpy() == COMMITTED)\n"
         "committed = committed.filter(pl.Series(self._initialized[committed['reg'].to_numpy()]))",
+        also=(
+            Edit(
+                Matcher,
+                "settle",
+                "wanted & (types == COMMITTED)",
+                "wanted & (types == COMMITTED) & self._initialized[regs]",
+            ),
+        ),
     ),
     Mutation(
         "matcher",

@@ -1,10 +1,10 @@
-"""Which transactions are decided, by arrays; and the join that finds them."""
+"""Which transactions are decided, by arrays; the join that finds them, and the pairs that need none."""
 
 from __future__ import annotations
 
 import numpy as np
 from changefeed.upstream.tikv.matching.fates import Fates
-from changefeed.upstream.tikv.matching.pairs import pairs
+from changefeed.upstream.tikv.matching.pairs import pairs, twins
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +16,14 @@ def test_pairs_are_all_equal_elements_in_order_of_the_left(left: list[int], righ
     i, j = pairs(np.array(left, np.uint64), np.array(right, np.uint64))
     found = list(zip(i.tolist(), j.tolist(), strict=True))
     assert found == [(i, j) for i, a in enumerate(left) for j, b in enumerate(right) if a == b]
+
+
+@given(NUMBERS)
+def test_twins_are_two_equal_hashes_and_no_third_in_order_of_the_first(numbers: list[int]) -> None:
+    hashes = [number * 0x9E3779B97F4A7C15 % 2**64 for number in numbers]  # apart in their high bits
+    first, second = twins(np.array(hashes, np.uint64))
+    where = [[i for i, other in enumerate(hashes) if other == each] for each in dict.fromkeys(hashes)]
+    assert list(zip(first.tolist(), second.tolist(), strict=True)) == [tuple(each) for each in where if len(each) == 2]
 
 
 def u64(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

@@ -62,7 +62,7 @@ class Decoded:
     request_id, region_id, rows_of: one element an Event with rows, in their order; rows_of sums to rows.num_rows.
     """
 
-    rows: pa.Table
+    rows: pa.RecordBatch
     request_id: U64
     region_id: U64
     rows_of: npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ def decode(messages: list[bytes]) -> Decoded:
     holders = np.flatnonzero(lengths)
     items = entries.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
     return Decoded(
-        rows=pa.table({name: items.field(name) for name in _ROW_FIELDS}),
+        rows=pa.record_batch({name: items.field(name) for name in _ROW_FIELDS}),
         request_id=request_id[holders],
         region_id=region_id[holders],
         rows_of=lengths[holders],

@@ -1,10 +1,10 @@
 """Turns prewrites and commits into committed rows, by transaction (docs/design/tikv.md, Matching; rule 18).
 
-The matcher treats a chunk of rows as a set: it is matched with a few joins, never row by row. This is correct because
-of what TiKV guarantees: all prewrites of a transaction in a region come before its first commit there, and a
-`(start_ts, key)` is prewritten, then committed or rolled back, once. Order within a chunk matters in only three places,
-where row numbers are compared: what came before INITIALIZED, a rollback with a later prewrite of the same key, and
-which of several prewrites is the newest.
+The matcher treats a chunk of rows as a set: what the chunk does not settle by itself (`committed_rows`) is matched with
+a few joins, never row by row. This is correct because of what TiKV guarantees: all prewrites of a transaction in a
+region come before its first commit there, and a `(start_ts, key)` is prewritten, then committed or rolled back, once.
+Order within a chunk matters in only three places, where row numbers are compared: what came before INITIALIZED, a
+rollback with a later prewrite of the same key, and which of several prewrites is the newest.
 
 A large transaction prewrites a key again with each flush that changes it, and no row says which flush it is of. Which
 prewrite of a (start_ts, key) is the newest:
@@ -43,10 +43,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
+from changefeed.upstream.tikv.matching.committed_rows import couples
 from changefeed.upstream.tikv.matching.decode import COMMIT, COMMITTED, INITIALIZED, PREWRITE, ROLLBACK, U64
 from changefeed.upstream.tikv.matching.fates import Fates
-from changefeed.upstream.tikv.matching.rows import NO_COMMITTED_ROWS, ROWS, changes, shape
+from changefeed.upstream.tikv.matching.rows import ROWS, changes, shape
 from changefeed.upstream.tikv.matching.scratch import Scratch
 from changefeed.upstream.tikv.matching.slots import SLOT, Flags, copied, newest, only, same_slots, without
 from changefeed.upstream.tikv.matching.spilled import Spilled, Stretch
@@ -123,20 +125,36 @@ class Matcher:
         self._has_risen = True
         return True
 
-    def passes(self, regs: npt.NDArray[np.int64], start_ts: U64, commit_ts: U64) -> bool:
-        """Whether COMMITTED rows alone go by as they are; if so, all that they tell is known, and they are not fed.
+    def settle(self, rows: pa.RecordBatch, regs: npt.NDArray[np.int64]) -> tuple[Flags, Flags, U64]:
+        """(rows that the chunk itself commits, rows that are to be fed, commit_ts of the first).
 
-        No prewrite waits to be decided by them, all are wanted, and none is late.
+        The first are wanted and not late, nothing else is known of their slots, and what they tell is known from now
+        on. They count only once `feed` has found nothing wrong with their registrations in the same chunk; it is to be
+        called if there are rows for it, or some wait. `regs`: of open registrations; -1: none, the row is dropped.
         """
         self._forget_closed()
-        if self._pending.height or self._spilled.pending_rows or self._spilled.is_owing:
-            return False
-        low = np.maximum(self._floor[regs], self._resolved[regs])
-        if not (self._open[regs] & (commit_ts > low)).all():
-            return False
+        types, start_ts, commit_ts = (rows[name].to_numpy() for name in ("type", "start_ts", "commit_ts"))
+        wanted = (regs >= 0) & (commit_ts > np.maximum(self._floor, self._resolved)[regs])
+        settled = wanted & (types == COMMITTED)
+        left = (regs >= 0) & ~settled
+        prewrites, commits = couples(rows, regs)
+        if len(prewrites):
+            kept = [frame["start_ts"].to_numpy() for frame in (self._pending, self._moved)]
+            apart = ~np.isin(start_ts[commits], np.unique(np.concatenate([self._spilled.start_ts, *kept])))
+            whole = wanted[commits] & self._initialized[regs[commits]] & apart
+            prewrites, commits = prewrites[whole], commits[whole]
+            commit_ts = commit_ts.copy()
+            commit_ts[prewrites] = commit_ts[commits]
+            settled[prewrites], left[prewrites], left[commits] = True, False, False
+        told = slice(None) if settled.all() else settled
         self._forget_fates()
-        self._fates.learn(regs, start_ts, commit_ts)
-        return True
+        self._fates.learn(regs[told], start_ts[told], commit_ts[told])
+        return settled, left, commit_ts
+
+    @property
+    def waits(self) -> bool:
+        """Whether rows wait to be decided, or to be given out."""
+        return bool(self._pending.height or self._spilled.pending_rows or self._spilled.is_owing)
 
     @property
     def uncommitted_rows(self) -> int:
@@ -180,12 +198,8 @@ class Matcher:
         self._forget_closed()
         if self._spilled.is_owing:
             raise ValueError("rows of the chunk before are still to be given out")
-        if rows.is_empty():
-            return Matched(NO_COMMITTED_ROWS, [], {})
         initialized, current = self._admit(rows)
         committed = only(rows, rows["type"].to_numpy() == COMMITTED)
-        if not (current.height or committed.height or initialized):
-            return Matched(NO_COMMITTED_ROWS, [], {})
         moved, decided, unmatched = self._match(current, committed)
         out = shape(moved).vstack(shape(committed))
         regs = out["reg"].to_numpy()

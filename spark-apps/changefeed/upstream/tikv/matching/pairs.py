@@ -27,6 +27,24 @@ def pairs(left: _U64, right: _U64) -> tuple[Numbers, Numbers]:
     return hits, order[index[hits]]
 
 
+def twins(hashes: _U64) -> tuple[Numbers, Numbers]:
+    """Where two hashes are equal, and no third: the first of the two, in order, and the second.
+
+    Only their high bits count: below them each has its own number, as a sort of values is several times as fast as one
+    that gives the order. What it finds is to be compared, and it may miss some.
+    """
+    low = np.uint64(len(hashes).bit_length())
+    ordered = np.sort(hashes >> low << low | np.arange(len(hashes), dtype=np.uint64))
+    high, numbers = ordered >> low, (ordered & ((np.uint64(1) << low) - np.uint64(1))).astype(np.intp)
+    repeats = np.zeros(len(hashes) + 1, bool)  # the one before, in this order
+    repeats[1:-1] = high[1:] == high[:-1]
+    where = np.flatnonzero(repeats[1:-1] & ~repeats[:-2] & ~repeats[2:])
+    second = np.zeros(len(hashes), np.intp)
+    second[numbers[where]] = numbers[where + 1]
+    first = np.flatnonzero(second)
+    return first, second[first]
+
+
 def _pairs_of_repeated(left: _U64, right: _U64) -> tuple[Numbers, Numbers]:
     order = np.argsort(right, kind="stable")
     values = right[order]

@@ -20,11 +20,12 @@ import pyarrow as pa
 
 from changefeed.errors import ProtocolViolation, Transient
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
-from changefeed.upstream.tikv.matching.committed_rows import are_committed, committed_batch
-from changefeed.upstream.tikv.matching.decode import INITIALIZED, Decoded, ResolvedEvent, decode
+from changefeed.upstream.tikv.matching.committed_rows import are_changes, committed_batch
+from changefeed.upstream.tikv.matching.decode import INITIALIZED, U64, Decoded, ResolvedEvent, decode
 from changefeed.upstream.tikv.matching.matcher import Matched, Matcher
 from changefeed.upstream.tikv.matching.rows import NO_COMMITTED_ROWS
 from changefeed.upstream.tikv.matching.scratch import Scratch
+from changefeed.upstream.tikv.matching.slots import Flags
 from changefeed.wire import cdcpb_pb2
 
 #: A large transaction comes out as several batches, so that a quota can meter them and 32-bit offsets suffice.
@@ -107,11 +108,8 @@ class RegionEvents:
         Raises ProtocolViolation when a message can't be read, Unavailable when the scratch fails.
         """
         decoded = decode(messages)
-        scanned = self._scanned(decoded)
         # Most chunks of an idle span only resolve, and an empty frame costs as much as a small one.
-        is_fed = scanned is None and decoded.rows.num_rows > 0
-        matched = self._matcher.feed(self._rows(decoded), streams) if is_fed else _NOTHING
-        data = list(self._split(matched.rows)) if scanned is None else scanned
+        data, matched = self._matched(decoded, streams) if decoded.rows.num_rows else ([], _NOTHING)
         out = ChunkOutcome(data, list(matched.initialized), has_more=matched.has_more)
         ours: list[tuple[int, ProtocolViolation | Transient]] = [
             *((reg, self._violation(reg, what)) for reg, what in matched.violations.items()),
@@ -176,19 +174,31 @@ class RegionEvents:
         if self._registrations.pop(registration.reg, None):  # a subscription's release may have come first
             self._matcher.close(registration.reg)
 
-    def _scanned(self, decoded: Decoded) -> list[tuple[int, pa.RecordBatch]] | None:
-        """By subscription, in order, without a copy: most of what a scan brings. None: the rows are to be matched."""
-        if not are_committed(decoded.rows) or decoded.rows.get_total_buffer_size() > MAX_BATCH_BYTES:
-            return None
-        regs = self._regs(decoded)
-        start_ts, commit_ts = (decoded.rows[name].to_numpy() for name in ("start_ts", "commit_ts"))
-        if (regs < 0).any() or not self._matcher.passes(regs, start_ts, commit_ts):
-            return None
-        batch, subs = committed_batch(decoded.rows, self._span_of[regs]), self._sub_of[regs]
-        if (np.diff(subs) < 0).any():
-            order = np.argsort(subs, kind="stable")
-            batch, subs = batch.take(pa.array(order)), subs[order]
-        return list(_by_sub(batch, subs))
+    def _matched(self, decoded: Decoded, streams: int) -> tuple[list[tuple[int, pa.RecordBatch]], Matched]:
+        """What comes out at once: the rows that the chunk settles, most of all, and those that are matched."""
+        regs, rows, matched = self._regs(decoded), decoded.rows, _NOTHING
+        if rows.get_total_buffer_size() > MAX_BATCH_BYTES:
+            settled, left, commit_ts = np.zeros(len(regs), bool), regs >= 0, np.empty(0, np.uint64)
+        else:
+            settled, left, commit_ts = self._matcher.settle(rows, regs)
+        if left.any() or self._matcher.waits:
+            matched = self._matcher.feed(self._rows(decoded, regs, left), streams)
+        settled &= are_changes(rows)
+        if over := [*matched.violations, *matched.unclear]:
+            settled &= ~np.isin(regs, over)
+        data = self._settled(rows, regs, settled, commit_ts) if settled.any() else ()
+        return [*data, *self._split(matched.rows)], matched
+
+    def _settled(
+        self, rows: pa.RecordBatch, regs: npt.NDArray[np.int64], settled: Flags, commit_ts: U64
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """By subscription, in order; copied only if others are between them."""
+        subs = self._sub_of[regs]
+        if not settled.all() or (np.diff(subs) < 0).any():
+            numbers = np.flatnonzero(settled)
+            numbers = numbers[np.argsort(subs[numbers], kind="stable")]
+            rows, regs, subs, commit_ts = rows.take(pa.array(numbers)), regs[numbers], subs[numbers], commit_ts[numbers]
+        yield from _by_sub(committed_batch(rows, commit_ts, self._span_of[regs]), subs)
 
     def _regs(self, decoded: Decoded) -> npt.NDArray[np.int64]:
         """The registration of each row; -1: it has none any more."""
@@ -197,13 +207,13 @@ class RegionEvents:
         regs = np.array([-1 if owner is None else owner.reg for owner in owners], np.int64)
         return np.repeat(regs, decoded.rows_of)
 
-    def _rows(self, decoded: Decoded) -> pl.DataFrame:
-        regs = self._regs(decoded)
-        frame: Any = pl.from_arrow(decoded.rows)
+    def _rows(self, decoded: Decoded, regs: npt.NDArray[np.int64], which: Flags) -> pl.DataFrame:
+        """Some rows, for the matcher."""
         last = decoded.rows["type"].to_numpy()[np.cumsum(decoded.rows_of) - 1]  # of each Event
         scanned = np.repeat(last == INITIALIZED, decoded.rows_of)
-        rows: pl.DataFrame = frame.hstack([pl.Series("reg", regs), pl.Series("scanned", scanned)])
-        return rows.filter(pl.col("reg") >= 0) if (regs < 0).any() else rows
+        frame: Any = pl.from_arrow(decoded.rows if which.all() else decoded.rows.filter(pa.array(which)))
+        rows: pl.DataFrame = frame.hstack([pl.Series("reg", regs[which]), pl.Series("scanned", scanned[which])])
+        return rows
 
     def _resolve(self, event: ResolvedEvent, out: ChunkOutcome) -> None:
         for region_id in event.regions.tolist():

@@ -48,8 +48,9 @@ def same_slots(left: pl.DataFrame, right: pl.DataFrame) -> tuple[Numbers, Number
     i, j = pairs(left["slot"].to_numpy(), right["slot"].to_numpy())
     if not len(i):
         return i, j
-    same = [(left[name][i] == right[name][j]).to_numpy() for name in ("start_ts", "key", "reg")]
-    both = np.logical_and.reduce(same)
+    both: Flags = (left["key"].gather(i) == right["key"].gather(j)).to_numpy()
+    for name in ("start_ts", "reg"):
+        both = both & (left[name].to_numpy()[i] == right[name].to_numpy()[j])
     return i[both], j[both]
 
 

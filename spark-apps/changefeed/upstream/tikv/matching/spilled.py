@@ -145,6 +145,11 @@ class Spilled:
         """Whether nothing is here, of which nothing is left in the index either."""
         return not self._pieces and self._slots.is_empty
 
+    @property
+    def start_ts(self) -> npt.NDArray[np.uint64]:
+        """Transactions that have rows here, some of them more than once."""
+        return np.concatenate([np.empty(0, np.uint64), *(piece.start_ts for piece in self._pieces)])
+
     def put(self, rows: pl.DataFrame) -> None:
         """Undecided rows with their slots. Raises Unavailable."""
         if self._scratch is None:
