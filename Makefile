@@ -144,6 +144,7 @@ bench: $(STAMP) classes ## run benchmarks; writes bench/out/bench.json and bench
 
 evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/results/ for committing
 	$(PY) bench/bench.py --out bench/results/bench.json
+	$(PY) bench/bench.py $(foreach mode,LowLatency Throughput,$(foreach every,kafka kafka-200ms,--case lag-1k-$(mode)-$(every))) --out bench/results/bench.json
 	$(PY) bench/page.py
 	$(PY) bench/ddl_lag.py --out bench/results/ddl_lag.json
 	$(PY) bench/large_transaction.py --out bench/results/large_transaction.json
@@ -177,6 +178,8 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	CHANGEFEED_EVIDENCE=bench/results/operator_kills.json $(PYTEST) -s tests/cluster/test_cluster_operator_kills.py
 	CHANGEFEED_EVIDENCE=bench/results/chaos.json $(PYTEST) -s tests/cluster/test_cluster_chaos.py
 	$(PY) bench/outage.py
+	$(PY) bench/store_kill.py
+	$(PY) bench/many_changefeeds.py
 	$(PY) bench/registry_outage.py
 	$(PY) bench/soak.py
 	$(PY) bench/soak.py --tables 1010 --hot 10 --regions 1 --rows 10 --rate 4300 --flush 5s --unharmed --out bench/results/thousand_tables.json

@@ -93,9 +93,6 @@ class FeedCall:
         self._stream = cdc.open_stream(store, self._mailbox)
         self._last_arrival = 0.0
 
-    async def wait_for_connection(self) -> None:
-        """Every store can be reached here; those that break do it later."""
-
     async def read(self) -> Any:
         return await self._mailbox.get(grpc.aio.EOF)
 

@@ -48,9 +48,6 @@ MAX_CHUNK_BYTES = 8 << 20
 MAX_BACKLOG_BYTES = 2 * MAX_CHUNK_BYTES
 #: Between two tries to open a stream. What is registered with a store that is away waits so long for its new leader.
 RECONNECT_SECONDS = 1.0
-#: A host that is gone refuses no connection: gRPC would try for up to 3 s, and all registrations wait with it. What it
-#: has begun goes on, and the next try has it.
-OPEN_SECONDS = 1.0
 #: A chunk costs some ms however small it is: a smaller one than this waits for more, so that a trickle costs little.
 GATHER_BYTES = 1 << 20
 #: The way to a thread and back costs as much as a chunk of nothing but resolved-ts does; this takes a ms on the loop.
@@ -145,7 +142,6 @@ class StoreStream:
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._busy = False
-        self._is_open = False
         self._heard = self._clock.monotonic()
 
     @property
@@ -253,8 +249,6 @@ class StoreStream:
 
     async def _ask(self, call: _Call) -> None:
         """All that is written to the stream, whatever the receiver is busy with."""
-        await call.wait_for_connection()
-        self._is_open = True
         while True:
             await until_set(self._asked, self._clock, self._next_look())
             self._asked.clear()
@@ -307,9 +301,6 @@ class StoreStream:
 
     async def _until_silent(self) -> None:
         """Raises _Silence."""
-        await self._clock.sleep(OPEN_SECONDS)
-        if not self._is_open:
-            raise _Silence(OPEN_SECONDS)
         while True:
             await self._clock.sleep(SILENCE_SECONDS / 4)
             now = self._clock.monotonic()
