@@ -1,6 +1,6 @@
 """One run of a driver: what `owner/driver.py` does with the cores, its calls made one after another.
 
-What becomes of an action of the owner's is the product's own `carry_out`; when the log is folded is its `has_grown`.
+What becomes of an action of the owner's, and in which order, is the product's own: `act`, `carry_out`, `has_grown`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from changefeed.owner.planning.plan_entries import Table
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.owner.preparation.copying import copy_record, tables_to_copy
-from changefeed.owner.publication import carry_out, has_grown
+from changefeed.owner.publication import act, carry_out, has_grown
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.writing.open_entries import EntryKey
@@ -215,31 +215,37 @@ class Driver(Process):
             for entry in action.record.entries:
                 known_to = min(owner.spans.resolved_ts(entry.dispatcher), owner.barrier.limit(entry.dispatcher))
                 assert entry.to.commit_ts <= known_to, f"{path_of(entry)} ends past {known_to}"
-        if action is None:
-            if owner.state.checkpoint_ts > self.published_ts and now - self.published_at >= OFTEN_S:
-                self._publish_metadata(owner)
-            self._delete_segments(owner)
-        elif isinstance(action, Stop):
+        if isinstance(action, Stop):
             self._finish(owner, action)
         else:
-            self._record(owner, action)
+            at_once(act(action, owner, self, self, self._recorded))  # type: ignore[arg-type]
 
-    def _record(self, owner: Owner, action: Recorded) -> None:
+    def _recorded(self, action: Recorded) -> None:
+        self.require_owner().recorded(self.world.time.now, action, self.log.state)
+        self.hand_out()
+
+    # What the product's `act` asks of a publication and a deletion.
+
+    async def record(self, action: Recorded) -> None:
         self.world.say(f"{self.name} {type(action).__name__} {action.record.n}")
         if isinstance(action, Publish | AppendCheckpoint | WriteSyncpoint):
             self.recording_ts = action.record.checkpoint_ts
         carry_out(action, self.sink, self.log)
-        owner.recorded(self.world.time.now, action, self.log.state)
-        if isinstance(action, Publish):
-            self._delete_segments(owner)
-        self.hand_out()
+
+    async def checkpoint(self, ts: int, force: bool = False) -> None:
+        now = self.world.time.now
+        if force or (ts > self.published_ts and now - self.published_at >= OFTEN_S):
+            self.sink.write_checkpoint(ts)
+            self.published_ts, self.published_at = ts, self.world.time.now
+
+    async def delete(self, uris: list[str]) -> None:
+        for uri in uris:
+            self.world.segments.delete(uri.removeprefix(f"{self.world.segments.uri}/"))
+            self.require_owner().spans.files.deleted(uri)
+
+    async def fold(self) -> None:
         if has_grown(self.log, self.world.fold_after):
             self.log.fold(self.log.state)
-
-    def _delete_segments(self, owner: Owner) -> None:
-        for uri in owner.unneeded_segments():
-            self.world.segments.delete(uri.removeprefix(f"{self.world.segments.uri}/"))
-            owner.spans.files.deleted(uri)
 
     # What its pipeline tasks are told, and tell.
 
@@ -291,14 +297,9 @@ class Driver(Process):
         if self._events % _CHECKED_EVERY == 0:
             self.require_owner().check()
 
-    def _publish_metadata(self, owner: Owner) -> None:
-        ts = owner.state.checkpoint_ts
-        self.sink.write_checkpoint(ts)
-        self.published_ts, self.published_at = ts, self.world.time.now
-
     def _finish(self, owner: Owner, stop: Stop) -> None:
         state = owner.state
-        self._publish_metadata(owner)
+        at_once(self.checkpoint(state.checkpoint_ts, force=True))
         if not state.finished:
             assert self.drained_to is not None, f"{self.name} stops for nothing"
             assert state.checkpoint_ts >= min(self.drained_to, owner.barrier.checkpoint_limit()), "not drained"

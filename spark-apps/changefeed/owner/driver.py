@@ -41,7 +41,7 @@ from changefeed.owner.planning.timeline import Timeline
 from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
 from changefeed.owner.preparation.prepare import check_attempt, open_state_and_sink, prepare
 from changefeed.owner.preparation.prepared import Prepared
-from changefeed.owner.publication import Publication
+from changefeed.owner.publication import Publication, act
 from changefeed.owner.pulling.load import MOST_BORDERS, borders
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
@@ -190,7 +190,7 @@ class Driver:
         """There is nothing left to do, unless the last run died between its last record and `metadata`."""
         await self._pd_ms()
         await self.publication.open()
-        await self._publish_checkpoint(force=True)
+        await self.publication.checkpoint(self.owner.state.checkpoint_ts, force=True)
         if self._reports:
             await self._reports.last()
         return Outcome("finished", self.owner.state.checkpoint_ts, self.prepared.sink.uri)
@@ -285,32 +285,18 @@ class Driver:
 
     async def _work(self) -> None:
         while not isinstance(action := self.owner.step(time.monotonic(), await self._pd_ms()), Stop):
+            await act(action, self.owner, self.publication, self._deletion, self._recorded)
             if action is None:
-                await self._publish_checkpoint()
-                await self._deletion.delete(self.owner.unneeded_segments())
                 await self._wait()
-            else:
-                await self._do(action)
-        await self._publish_checkpoint(force=True)
+        await self.publication.checkpoint(self.owner.state.checkpoint_ts, force=True)
 
-    async def _do(self, action: Recorded) -> None:
-        log = self.prepared.log
-
-        def recorded() -> None:
-            now = time.monotonic()
-            self.owner.recorded(now, action, log.state)
-            self._hand_out()
-            self.meter.recorded(now, action)
-
-        await self.publication.record(action, recorded)
-        await self._publish_checkpoint()
+    def _recorded(self, action: Recorded) -> None:
+        now = time.monotonic()
+        self.owner.recorded(now, action, self.prepared.log.state)
+        self._hand_out()
+        self.meter.recorded(now, action)
         if isinstance(action, Publish):
             self._calls.task_error = None
-            await self._deletion.delete(self.owner.unneeded_segments())
-        await self.publication.fold()
-
-    async def _publish_checkpoint(self, force: bool = False) -> None:
-        await self.publication.checkpoint(self.owner.state.checkpoint_ts, force)
 
     async def _wait(self) -> None:
         deadline = self.owner.next_deadline()

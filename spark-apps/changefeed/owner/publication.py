@@ -12,6 +12,8 @@ from typing import assert_never
 
 from changefeed.log.log import Log
 from changefeed.objectstore.patience import Patience
+from changefeed.owner.deletion import Deletion
+from changefeed.owner.owner import Owner
 from changefeed.owner.pace import Pace
 from changefeed.owner.patience import in_thread
 from changefeed.owner.planning.actions import (
@@ -52,12 +54,11 @@ class Publication:
         if self._sink is not None:
             self._sink.close()
 
-    async def record(self, action: Recorded, recorded: Callable[[], None]) -> None:
-        """Carry it out; `recorded` is told when its record is in the log."""
+    async def record(self, action: Recorded) -> None:
+        """Carry it out; its record is in the log then."""
         await in_thread(carry_out, action, self._opened(), self._prepared.log)
-        recorded()
 
-    async def checkpoint(self, ts: int, force: bool) -> None:
+    async def checkpoint(self, ts: int, force: bool = False) -> None:
         """Publish the checkpoint of what is in the log (rules 8, 11): now and then, or now."""
         due = force or time.monotonic() - self._published_at >= self._pace.metadata_s
         if ts == self._published or not due:
@@ -74,6 +75,27 @@ class Publication:
     def _opened(self) -> SinkDriver:
         assert self._sink is not None, "open comes first"
         return self._sink
+
+
+async def act(
+    action: Recorded | None,
+    owner: Owner,
+    publication: Publication,
+    deletion: Deletion,
+    recorded: Callable[[Recorded], None],
+) -> None:
+    """Do one turn of a driver's loop: the owner's action, if it has one, and what that leads to.
+
+    `recorded` is told when the action's record is in the log. The simulation's drivers call this as well, with a
+    publication and a deletion of their own: the order is theirs too.
+    """
+    if action is not None:
+        await publication.record(action)
+        recorded(action)
+    await publication.checkpoint(owner.state.checkpoint_ts)
+    if action is None or isinstance(action, Publish):
+        await deletion.delete(owner.unneeded_segments())
+    await publication.fold()
 
 
 def has_grown(log: Log, fold_after: int) -> bool:
