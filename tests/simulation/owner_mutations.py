@@ -8,6 +8,7 @@ from changefeed.owner.owner import Owner
 from changefeed.owner.planning import checkpoint, planner
 from changefeed.owner.planning.checkpoint import Checkpoint
 from changefeed.owner.planning.planner import Planner
+from changefeed.owner.pulling.assignments import Assignments, Stream
 from changefeed.owner.pulling.known_files import KnownFiles
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.span import Span, SpanPart
@@ -293,9 +294,9 @@ OWNER = (
     Mutation(
         "spans",
         "a puller that lost the span is believed",
-        Spans,
-        "_release",
-        "del self._subs[part.sub_id]\npart.sub_id = 0",
+        Assignments,
+        "end",
+        "del self._parts[part.sub_id]\npart.sub_id = 0",
         "pass",
         rule=2,
     ),
@@ -311,9 +312,9 @@ OWNER = (
     Mutation(
         "spans",
         "a segment of an earlier stream fills a gap",
-        Spans,
-        "on_report",
-        "meta.spans and all(share.sub_id >= stream.first_sub_id for share in meta.spans)",
+        Stream,
+        "take",
+        "meta.spans and all(share.sub_id >= self.first_sub_id for share in meta.spans)",
         "True",
         rule=2,
     ),
@@ -365,8 +366,8 @@ OWNER = (
     Mutation(
         "spans",
         "of a table one of whose pullers is lost the other parts are not pulled again",
-        Spans,
-        "_release",
+        Assignments,
+        "end",
         "[part for part in span.parts if part.sub_id]",
         "[part for part in span.parts if part.sub_id and part.puller not in self._streams]",
         rule=2,

@@ -21,6 +21,11 @@ MOST_BORDERS = 64
 _Key = TypeVar("_Key", int, tuple[int, int])
 
 
+def loads_of(parts: Mapping[int, Sequence[SpanPart]]) -> dict[int, int]:
+    """Add up what each puller's parts weigh."""
+    return {puller: sum(part.weight for part in each) for puller, each in parts.items()}
+
+
 def even_out(parts: Mapping[int, Mapping[_Key, int]]) -> list[tuple[_Key, int]]:
     """(key, puller) for each part to be moved, the fewest that make the loads even.
 
@@ -53,7 +58,7 @@ def too_large(parts: Mapping[int, Sequence[SpanPart]], now: float, split_bytes: 
     `parts`: of each puller that is here. Another puller must have so little to do that half of that part would leave it
     with less than the part's own puller has now.
     """
-    loads = {puller: sum(part.weight for part in each) for puller, each in parts.items()}
+    loads = loads_of(parts)
     least = min(loads.values(), default=0)
     large = [
         part

@@ -44,9 +44,10 @@ from operator import attrgetter
 
 from changefeed.errors import NeedsHuman
 from changefeed.model.table_copy import TableCopy
+from changefeed.owner.pulling.assignments import Assignments
 from changefeed.owner.pulling.known_files import KnownFiles, Memory
-from changefeed.owner.pulling.load import RECENT_S, SPLIT_BYTES, even_out, is_small, too_large
-from changefeed.owner.pulling.segments import Numbers, Segment
+from changefeed.owner.pulling.load import RECENT_S, SPLIT_BYTES, even_out, is_small, loads_of, too_large
+from changefeed.owner.pulling.segments import Segment
 from changefeed.owner.pulling.shares import Shares
 from changefeed.owner.pulling.span import Span, SpanPart
 from changefeed.wire import owner_pb2 as pb
@@ -77,13 +78,6 @@ class Orders:
 _RESOLVED_TS: Callable[[Span], int] = attrgetter("resolved_ts")
 
 
-@dataclass
-class _Stream:
-    first_sub_id: int  # the lowest that can be its own
-    segments: Numbers = field(default_factory=Numbers)
-    waiting: dict[int, SpanPart] = field(default_factory=dict)  # those with a resolved-ts that waits, by sub_id
-
-
 class Spans:
     """All tables' spans of a changefeed over pullers `0 .. pullers - 1`. Seconds are monotonic.
 
@@ -97,17 +91,15 @@ class Spans:
         self._away_s = away_s
         self._split_bytes = split_bytes
         self._shares = Shares(pullers)
-        self._streams: dict[int, _Stream] = {}
+        self._assignments = Assignments()
         self._away: dict[int, float] = {}  # since when
         self._uneven = False  # somebody joined since parts were last evened out
         self._halve_at: float | None = None
         self._spans: dict[int, Span] = {}
         self._split: dict[int, Span] = {}  # those that have several parts
-        self._subs: dict[int, SpanPart] = {}
         self._held: dict[int, Span] = {}
         self._stored: dict[int, Span] = {}  # those that have segments
         self._checkpoint_ts = 0
-        self._last_sub_id = 0
         self.files = KnownFiles()
         self.moves = 0  # parts that another puller got
         self.splits = 0
@@ -116,7 +108,7 @@ class Spans:
     def complete(self) -> bool:
         """Whether every span is pulled, or held back."""
         more = sum(len(span.parts) - 1 for span in self._split.values() if not span.held)
-        return len(self._subs) + len(self._held) == len(self._spans) + more
+        return len(self._assignments) + len(self._held) == len(self._spans) + more
 
     @property
     def held(self) -> Set[int]:
@@ -168,10 +160,10 @@ class Spans:
                 "Report this as a bug, with the log.",
             )
         orders = self.puller_left(now, puller_id)
-        self._streams[puller_id] = _Stream(self._last_sub_id + 1)
+        self._assignments.open(puller_id)
         self._uneven = True
         self._away.pop(puller_id, None)
-        for other in set(pullers) - self._streams.keys():
+        for other in set(pullers) - set(self._assignments.pullers):
             self._away.setdefault(other, now)  # those that have never been here are away from the first one's coming on
         for part in self._shares.of(puller_id):
             self._assign(part.span, orders)
@@ -180,7 +172,7 @@ class Spans:
     def puller_left(self, now: float, puller_id: int) -> Orders:
         """A puller's stream is gone, and its assignments with it; and its memory: others may have to pull again."""
         orders = Orders()
-        if self._streams.pop(puller_id, None) is None:
+        if not self._assignments.close(puller_id):
             return orders
         self._away[puller_id] = now
         for span in list({part.span.span_id: part.span for part in self._shares.of(puller_id)}.values()):
@@ -196,10 +188,10 @@ class Spans:
         self._fade(now)
         gone = [puller for puller, since in self._away.items() if now - since >= self._away_s]
         left = [part for puller in gone for part in self._shares.of(puller)]
-        if self._streams and (left or self._uneven):
+        if self._assignments.pullers and (left or self._uneven):
             self._uneven = False
             for part in left:
-                self._move(part, self._shares.idlest(self._streams), orders)
+                self._move(part, self._shares.idlest(self._assignments.pullers), orders)
             for (span_id, number), puller in even_out(self._weights()):
                 self._move(self._spans[span_id].parts[number], puller, orders)
         for span in [span for span in self._split.values() if is_small(span, now, self._split_bytes)]:
@@ -208,42 +200,20 @@ class Spans:
 
     def on_report(self, puller_id: int, report: pb.Report) -> ReportOutcome:
         """Take in a report of the puller's open stream; what is not of a current assignment is dropped."""
-        stream = self._streams.get(puller_id)
+        stream = self._assignments.stream(puller_id)
         if stream is None:
             return ReportOutcome()
         segments: list[Segment] = []
         for archived in report.archived:
             self.files.archived(archived.uri, archived.segment in stream.segments)
         for meta in report.segments:
-            is_its_own = meta.spans and all(share.sub_id >= stream.first_sub_id for share in meta.spans)
-            if is_its_own and stream.segments.know(meta.seq):
+            if stream.take(meta):
                 segments += self._take(puller_id, meta)
         self._stored |= {segment.span_id: self._spans[segment.span_id] for segment in segments}
-        risen = self._on_resolved(puller_id, stream, report.resolved)
-        for part in list(stream.waiting.values()):
-            if part.count(stream.segments.contiguous):
-                risen[part.span.span_id] = part.span.resolved_ts
-            if not part.waiting:
-                del stream.waiting[part.sub_id]
+        risen = self._assignments.resolve(puller_id, report.resolved)
         if report.resolved or report.segments:
             self._shares.changed(puller_id)
         return ReportOutcome(tuple(segments), risen)
-
-    def _on_resolved(self, puller_id: int, stream: _Stream, told: Iterable[pb.Resolved]) -> dict[int, int]:
-        """The spans that have risen at once. Every part of a puller may be told of: most wait for no segment."""
-        subs, contiguous = self._subs, stream.segments.contiguous
-        risen: dict[int, int] = {}
-        for resolved in told:
-            part = subs.get(resolved.sub_id)
-            if part is None or part.puller != puller_id:
-                continue
-            ts, last_segment = resolved.ts, resolved.last_segment
-            if last_segment > contiguous:
-                part.wait(last_segment, ts)
-                stream.waiting[part.sub_id] = part
-            elif part.rise(ts):
-                risen[part.span.span_id] = part.span.resolved_ts
-        return risen
 
     def split(self, now: float, span_id: int, borders: Sequence[bytes]) -> Orders:
         """Pull the span in parts, between these keys, by those who have the least to do; () makes it whole again."""
@@ -256,7 +226,7 @@ class Spans:
         self._forget_unreadable(span, orders)
         for part in span.parts:
             self._shares.take(part)
-        loads = self._loads()
+        loads = loads_of(self._shared())
         for part in span.split(borders):
             puller = min(loads, key=lambda each: (loads[each], each))
             loads[puller] += part.weight
@@ -270,7 +240,7 @@ class Spans:
 
     def too_large(self, now: float) -> tuple[int, int] | None:
         """(span_id, parts) of a span that is too much for who pulls it, while others have less to do; see `load`."""
-        return too_large({puller: self._shares.of(puller) for puller in self._streams}, now, self._split_bytes)
+        return too_large(self._shared(), now, self._split_bytes)
 
     def sampled_keys(self, span_id: int) -> list[bytes]:
         """Some keys of the span's rows that have come lately, in order: first and last ones of so many bytes."""
@@ -304,8 +274,7 @@ class Spans:
 
     def heard(self) -> list[tuple[int, pb.Command]]:
         """For each puller that does not know it yet: how many of its segments are counted."""
-        new = {puller: stream.segments.newly_contiguous() for puller, stream in self._streams.items()}
-        return [(puller, pb.Command(heard=pb.Heard(segment=to))) for puller, to in new.items() if to]
+        return self._assignments.heard()
 
     def resolved_ts(self, span_id: int) -> int:
         """Every row of the span in (flushed ts, it] stands in `segments`."""
@@ -384,8 +353,7 @@ class Spans:
         used = Counter(segment.uri for span in self._spans.values() for segment in span.segments)
         assert used == self.files.uses(), "a segment that a span has does not exist, or is counted wrongly"
         parts = [part for span in self._spans.values() for part in span.parts]
-        pulled = {part.sub_id: part for part in parts if part.sub_id}
-        assert pulled == self._subs, "an assignment is known that no part has"
+        self._assignments.check(parts)
         for name, known, wanted in (
             ("held", self._held, {each for each, span in self._spans.items() if span.held}),
             ("stored", self._stored, {each for each, span in self._spans.items() if span.segments}),
@@ -394,45 +362,18 @@ class Spans:
             assert known.keys() == wanted, f"other spans are {name} than those noted"
         for span in self._spans.values():
             span.check()
-        for part in parts:
-            is_pulled = not part.span.held and part.puller in self._streams
-            assert bool(part.sub_id) == is_pulled, f"{part.key} is pulled by nobody, or by one who is not there"
         running = [(part.resolved_ts, part.key) for part in parts if not part.span.held]
         lowest = self._shares.lowest()
         assert (lowest or (None,))[0] == min(running, default=(None,))[0], "another span is the lowest that runs"
 
     def _assign(self, span: Span, orders: Orders) -> None:
         """Each part that nobody pulls to its puller, from where the span stands, if that puller is here."""
-        for part in span.parts if not span.held else ():
-            if not part.sub_id and part.puller in self._streams:
-                self._subscribe(span, part, orders)
-
-    def _subscribe(self, span: Span, part: SpanPart, orders: Orders) -> None:
-        self._last_sub_id += 1
-        part.sub_id, span.start_ts = self._last_sub_id, span.resolved_ts
-        self._subs[part.sub_id] = part
-        subscribe = pb.Subscribe(
-            sub_id=part.sub_id,
-            span_id=span.span_id,
-            start_key=part.start_key,
-            end_key=part.end_key,
-            start_ts=span.start_ts,
-        )
-        if span.copy is not None and span.is_being_copied:
-            subscribe.copy.CopyFrom(pb.Copy(from_ts=span.copy.from_ts, bounds=span.copy.bounds))
-        orders.commands.append((part.puller, pb.Command(subscribe=subscribe)))
+        orders.commands += self._assignments.begin(span)
 
     def _release(self, span: Span, orders: Orders) -> None:
         """All its assignments are over; what they have said of the whole span and what counts of that stays."""
-        pulled = [part for part in span.parts if part.sub_id]
-        for part in pulled:
-            if stream := self._streams.get(part.puller):
-                orders.commands.append((part.puller, pb.Command(release=pb.Release(sub_id=part.sub_id))))
-                stream.waiting.pop(part.sub_id, None)
-            del self._subs[part.sub_id]
-            part.sub_id = 0
-            part.waiting.clear()
-        if pulled:
+        if span.is_pulled:
+            orders.commands += self._assignments.end(span)
             self._fall_back(span, span.resolved_ts, orders)
 
     def _move(self, part: SpanPart, puller: int, orders: Orders) -> None:
@@ -473,8 +414,8 @@ class Spans:
     def _take(self, puller_id: int, meta: pb.SegmentMeta) -> list[Segment]:
         taken = []
         for share in meta.spans:
-            part = self._subs.get(share.sub_id)
-            if part is not None and part.puller == puller_id and share.rows:
+            part = self._assignments.part(share.sub_id, puller_id)
+            if part is not None and share.rows:
                 segment, span = Segment.from_proto(meta, share), part.span
                 part.recent += segment.bytes
                 if segment.max.commit_ts > max(span.flushed_ts, span.start_ts):
@@ -494,13 +435,12 @@ class Spans:
                 self.files.drop(segment)
         return forgotten
 
-    def _loads(self) -> dict[int, int]:
-        """Return the pullers that are here; before any is, all."""
-        pullers = self._streams or self._shares.pullers
-        return {puller: sum(part.weight for part in self._shares.of(puller)) for puller in pullers}
+    def _shared(self) -> dict[int, list[SpanPart]]:
+        """Return the parts of each puller that is here; before any is, of all."""
+        return {puller: self._shares.of(puller) for puller in self._assignments.pullers or self._shares.pullers}
 
     def _weights(self) -> dict[int, dict[tuple[int, int], int]]:
-        return {puller: {part.key: part.weight for part in self._shares.of(puller)} for puller in self._streams}
+        return {puller: {part.key: part.weight for part in parts} for puller, parts in self._shared().items()}
 
     def _fade(self, now: float) -> None:
         if self._halve_at is None:
