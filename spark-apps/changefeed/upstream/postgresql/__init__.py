@@ -1,0 +1,1 @@
+"""PostgreSQL: changes of tables out of one logical replication slot."""

@@ -1,0 +1,47 @@
+"""Classifies a server's errors by what to do about them. Pure.
+
+Servers say errors in the language that they are set to, so only the codes count (PostgreSQL, Error Codes).
+"""
+
+from __future__ import annotations
+
+from changefeed.errors import ChangefeedError, NeedsHuman, Refused, SnapshotLostByGC, Transient, Unavailable
+
+#: What a reader of a slot meets: another has the slot, the slot is gone, the WAL is gone.
+_IN_USE, _UNDEFINED, _NO_FILE = "55006", "42704", "58P01"
+_NO_LOGIN, _NO_RIGHTS, _NO_DATABASE = "28", "42501", "3D000"
+#: By its class: lost connections, rolled back because of others, no more of something, an operator's doing, the disk.
+_AWAY = frozenset({"08", "40", "53", "57", "58"})
+
+_LOST = "Start a new changefeed, unless what is missing is written by now."
+
+
+def failure(where: str, code: str, text: str, slot: str = "") -> ChangefeedError:
+    """What an error of the server means, by its SQLSTATE. `slot`: the one from which we are about to read."""
+    error = _meant(where, code, text, slot)
+    error.answered = True
+    return error
+
+
+def lost(where: str, why: str) -> Transient:
+    """The connection is."""
+    error = Transient(f"{where}: {why}.", "Check the server and the network to it; it is tried again.", 1.0)
+    error.answered = False
+    return error
+
+
+def _meant(where: str, code: str, text: str, slot: str) -> ChangefeedError:
+    said = f"{where}: {text} ({code})."
+    if code == _IN_USE:
+        return Transient(said, "Another process reads the slot, or did until just now; it is tried again.", 1.0)
+    if code == _NO_FILE or (slot and code == _UNDEFINED):
+        return SnapshotLostByGC(said, _LOST)
+    if code.startswith(_NO_LOGIN) or code == _NO_DATABASE:
+        return Refused(
+            said, "Check the username, password and database, and what the server's pg_hba.conf lets in from here."
+        )
+    if code == _NO_RIGHTS:
+        return Refused(said, "Grant the changefeed's user what it lacks.")
+    if code[:2] in _AWAY:
+        return Unavailable(said, "Check the server and the network to it.")
+    return NeedsHuman(said, "Mend on the server what the error names, then start again.")
