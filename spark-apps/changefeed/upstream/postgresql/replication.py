@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.upstream.contract import GATHER_SECONDS
+from changefeed.upstream.postgresql.chain import lsn_text
 from changefeed.upstream.postgresql.failures import failure, lost
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 
@@ -165,7 +166,7 @@ def error_of(where: str, kind: int, body: bytes, slot: str = "") -> ChangefeedEr
 def _command(slot: str, publications: Sequence[str], start_lsn: int) -> str:
     names = ",".join('"' + name.replace('"', '""') + '"' for name in publications).replace("'", "''")
     options = f"proto_version '2', streaming 'on', messages 'true', publication_names '{names}'"
-    position = f"{start_lsn >> 32:X}/{start_lsn & 0xFFFFFFFF:X}"
+    position = lsn_text(start_lsn)
     return f'START_REPLICATION SLOT "{slot}" LOGICAL {position} ({options})'
 
 
