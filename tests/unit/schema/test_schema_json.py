@@ -10,7 +10,7 @@ import golden
 import pyarrow as pa
 import pytest
 from changefeed.schema.sql_type import SqlType
-from changefeed.upstream.tikv.row.binary_view import BadCell
+from changefeed.upstream.binary_view import BadCell
 from changefeed.upstream.tikv.row.cells import Cells, decode_cells
 from changefeed.upstream.tikv.row.json_binary import MAX_DEPTH, BadJson, json_text, json_texts
 from hypothesis import given

@@ -9,7 +9,7 @@ import golden
 import numpy as np
 import pyarrow as pa
 import pytest
-from changefeed.upstream.tikv.row.binary_view import BadCell
+from changefeed.upstream.binary_view import BadCell
 from changefeed.upstream.tikv.row.vectors import vector_texts
 from hypothesis import given
 from hypothesis import strategies as st

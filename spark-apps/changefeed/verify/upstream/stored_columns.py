@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.schema.table_info import TableInfo, parse_table_info
-from changefeed.upstream.tikv.row.binary_view import BinaryView, Ints
+from changefeed.upstream.binary_view import BinaryView, Ints
 from changefeed.verify.upstream.definitions import State
 
 _VERSION = 128  # of values that begin with their columns' ids; the older format is not looked at

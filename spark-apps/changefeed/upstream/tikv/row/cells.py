@@ -24,7 +24,7 @@ from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.schema.time_zones import UTC
 from changefeed.schema.values import CHOICE, CHOICES, FLOATS, WORDS, is_unsigned
-from changefeed.upstream.tikv.row.binary_view import BadCell, BinaryView, Mask, Words
+from changefeed.upstream.binary_view import BadCell, BinaryView, Mask, Words
 from changefeed.upstream.tikv.row.decimals import decode_decimals
 from changefeed.upstream.tikv.row.json_binary import json_texts
 from changefeed.upstream.tikv.row.times import MAX_FSP, duration_text, in_zone, time_text, unpack

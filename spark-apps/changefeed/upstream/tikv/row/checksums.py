@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.time_zones import UTC
-from changefeed.upstream.tikv.row.binary_view import BinaryView, Ints, Mask, Words
+from changefeed.upstream.binary_view import BinaryView, Ints, Mask, Words
 from changefeed.upstream.tikv.row.rowv2 import FLAG_LARGE, HEADER, VERSION, decode_rows
 from changefeed.upstream.tikv.tidb.keys import PREFIX_LENGTH
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from changefeed.upstream.tikv.row.binary_view import BadCell, BinaryView, Ints, Mask, Words, take_text
+from changefeed.upstream.binary_view import BadCell, BinaryView, Ints, Mask, Words, take_text
 
 Digits = npt.NDArray[np.uint8]
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from changefeed.schema import table_info as ti
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
-from changefeed.upstream.tikv.row.binary_view import BadCell, BinaryView, Ints, Mask, Words, take_slices
+from changefeed.upstream.binary_view import BadCell, BinaryView, Ints, Mask, Words, take_slices
 from changefeed.upstream.tikv.row.decimals import decimal_size
 from changefeed.upstream.tikv.tidb.keys import PREFIX_LENGTH, RECORD
 

@@ -15,7 +15,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from changefeed.upstream.tikv.row.binary_view import BadCell
+from changefeed.upstream.binary_view import BadCell
 
 MAX_DEPTH = 100  # TiDB refuses more
 

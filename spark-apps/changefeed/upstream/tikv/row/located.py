@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from changefeed.upstream.tikv.row.binary_view import Bounds, Ints, Mask
+from changefeed.upstream.binary_view import Bounds, Ints, Mask
 from changefeed.upstream.tikv.row.cells import ABSENT
 
 Indexes = npt.NDArray[np.intp]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from changefeed.schema import table_info as ti
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
-from changefeed.upstream.tikv.row.binary_view import BadCell, BinaryView, Ints, Mask, Words
+from changefeed.upstream.binary_view import BadCell, BinaryView, Ints, Mask, Words
 from changefeed.upstream.tikv.row.cells import NULL
 from changefeed.upstream.tikv.row.decimals import decimal_size
 from changefeed.upstream.tikv.row.json_binary import BadJson, json_size

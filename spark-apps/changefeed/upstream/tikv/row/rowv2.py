@@ -19,8 +19,8 @@ from changefeed.errors import NeedsHuman
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.time_zones import UTC
 from changefeed.schema.values import as_bytes
+from changefeed.upstream.binary_view import BadCell, BinaryView, Bounds, Ints, Mask, Words
 from changefeed.upstream.tikv.row import rowv1
-from changefeed.upstream.tikv.row.binary_view import BadCell, BinaryView, Bounds, Ints, Mask, Words
 from changefeed.upstream.tikv.row.cells import (
     ABSENT,
     NULL,

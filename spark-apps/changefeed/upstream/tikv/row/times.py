@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from changefeed.schema.time_zones import UTC
-from changefeed.upstream.tikv.row.binary_view import BadCell, Ints, Mask, Words, take_text
+from changefeed.upstream.binary_view import BadCell, Ints, Mask, Words, take_text
 
 Text = npt.NDArray[np.uint8]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.upstream.tikv.row.binary_view import BadCell, BinaryView, Ints
+from changefeed.upstream.binary_view import BadCell, BinaryView, Ints
 
 _COUNT, _ELEMENT = 4, 4
 

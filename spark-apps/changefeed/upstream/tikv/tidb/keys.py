@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from changefeed.errors import NeedsHuman
-from changefeed.upstream.tikv.row.binary_view import BinaryView, Ints
+from changefeed.upstream.binary_view import BinaryView, Ints
 from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes, encode_bytes
 
 #: Row changes of `mysql.tidb_ddl_job` are the DDLs (docs/design/tidb.md, DDL jobs).
