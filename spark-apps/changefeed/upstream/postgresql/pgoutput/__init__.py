@@ -1,0 +1,1 @@
+"""From the bytes of a replication connection to rows (PostgreSQL, Logical Replication Message Formats)."""

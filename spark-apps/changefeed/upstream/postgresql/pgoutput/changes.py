@@ -1,0 +1,156 @@
+"""Turns the row messages of committed transactions into net changes, for all rows of a relation at once.
+
+- *A key* is the cells of the identity's columns as they came, one behind the other: no cell is the beginning of
+  another, so different keys differ. They sort by the length of the first value, then by its bytes. The identity is the
+  replica identity; under FULL, the primary key that the caller names, or else the whole row.
+- *One change per row and commit*: what the row was before its first change, and what it is after its last one.
+- *An update of the key* is a delete and an insert.
+- *A value that the server leaves out* because it is large and has not changed is taken from the old row, or from the
+  change before it of the same transaction. Where neither has it, its mark (tuples.UNCHANGED) stays.
+- *An old row* of which the server sends the key alone, or nothing, has the mark in all other columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from changefeed.errors import NeedsHuman
+from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
+from changefeed.model.rows import RAW_SCHEMA
+from changefeed.upstream.binary_view import Ints
+from changefeed.upstream.postgresql.pgoutput.located_rows import NONE, LocatedRows, RowMessages
+from changefeed.upstream.postgresql.pgoutput.messages import Relation
+from changefeed.upstream.postgresql.pgoutput.netting import Chains, chains, out_of_order
+from changefeed.upstream.postgresql.pgoutput.tuples import view_of
+
+Ops = npt.NDArray[np.uint8]
+#: The names of the primary key of a relation whose replica identity is FULL; () if it has none.
+PrimaryKey = Callable[[Relation], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class NetChanges:
+    """Net changes of rows of one version of a table, in no order. `commits`: by number. See RAW_SCHEMA for the rest."""
+
+    relation: Relation
+    commits: Ints
+    op: Ops
+    key: pa.BinaryArray
+    value: pa.BinaryArray
+    old_value: pa.BinaryArray
+
+    def batch(self, span_id: int, ts: npt.NDArray[np.uint64]) -> pa.RecordBatch:
+        """As RAW_SCHEMA. `ts`: of each commit; no transaction has one of its beginning, so start_ts is the same."""
+        rows = len(self.op)
+        commit_ts = pa.array(ts[self.commits])
+        span, no_source = pa.array(np.full(rows, span_id, np.uint64)), pa.array(np.zeros(rows, np.uint64))
+        op = pa.array(self.op)
+        columns = [span, commit_ts, commit_ts, op, self.key, self.value, self.old_value, no_source]
+        return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
+
+
+def changes_of(messages: RowMessages, relations: Sequence[Relation], primary_key: PrimaryKey) -> list[NetChanges]:
+    """The net changes. Raises ProtocolViolation for what is no row, NeedsHuman for a table whose rows look alike."""
+    view = view_of(messages.data)
+    by_table: dict[int, list[LocatedRows]] = {}
+    for number in np.unique(messages.relations).tolist():
+        relation = relations[number]
+        rows = LocatedRows(view, relation, _identity(relation, primary_key), messages, number)
+        by_table.setdefault(relation.oid, []).append(rows)
+    return [found for versions in by_table.values() for found in _Net(versions).changes()]
+
+
+def _identity(relation: Relation, primary_key: PrimaryKey) -> list[int]:
+    """The positions of the columns by which rows are told apart."""
+    names = primary_key(relation) if relation.replica_identity == "f" else ()
+    columns = relation.columns
+    if missing := set(names) - {column.name for column in columns}:
+        raise _alike(relation, f"its primary key's {', '.join(sorted(missing))} is not published")
+    found = [n for n, column in enumerate(columns) if (column.name in names if names else column.is_identity)]
+    if not found:
+        raise _alike(relation, "its replica identity is empty")
+    return found
+
+
+def _alike(relation: Relation, why: str) -> NeedsHuman:
+    return NeedsHuman(
+        f"rows of table {relation.full_name} can't be told apart: {why}.",
+        "Give it a primary key whose columns are all published, then start the changefeed again.",
+    )
+
+
+class _Net:
+    """All changes of one table in their order: change i is number `local[i]` of those of version `version[i]`."""
+
+    def __init__(self, versions: list[LocatedRows]) -> None:
+        self._versions = versions
+        numbers = np.concatenate([rows.numbers for rows in versions])
+        self._version = np.repeat(np.arange(len(versions)), [len(rows.numbers) for rows in versions])
+        self._local = np.concatenate([np.arange(len(rows.numbers)) for rows in versions])
+        self._commits = np.concatenate([rows.commits for rows in versions])
+        self._op = np.concatenate([rows.op for rows in versions])
+        self._keys = pa.concat_arrays([rows.keys for rows in versions]) if len(versions) > 1 else versions[0].keys
+        if len(versions) > 1:
+            order = np.argsort(numbers, kind="stable")
+            self._version, self._local = self._version[order], self._local[order]
+            self._commits, self._op, self._keys = (
+                self._commits[order],
+                self._op[order],
+                self._keys.take(pa.array(order)),
+            )
+
+    def changes(self) -> list[NetChanges]:
+        found = chains(self._commits, self._keys)
+        if found is None:
+            firsts = lasts = np.arange(len(self._op))
+        else:
+            self._check(found)
+            self._fill(found)
+            firsts, lasts = found.firsts, found.lasts
+        existed, exists = self._op[firsts] != OP_INSERT, self._op[lasts] != OP_DELETE
+        shown = np.where(exists, lasts, firsts)  # of whose version the change is
+        op = np.where(exists, np.where(existed, OP_UPDATE, OP_INSERT), OP_DELETE).astype(np.uint8)
+        made = []
+        for number, rows in enumerate(self._versions):
+            chosen = np.flatnonzero((self._version[shown] == number) & (existed | exists))
+            if len(chosen):
+                made.append(self._changes(rows, op[chosen], firsts[chosen], shown[chosen]))
+        return made
+
+    def _changes(self, rows: LocatedRows, op: Ops, firsts: Ints, shown: Ints) -> NetChanges:
+        at = self._local[shown]
+        new = np.where(op == OP_DELETE, NONE, rows.new[at])
+        # An old row of another version is known by its key alone.
+        is_same = self._version[firsts] == self._version[shown]
+        old = np.where((op != OP_INSERT) & is_same, rows.old[np.where(is_same, self._local[firsts], 0)], NONE)
+        known_by = np.where(op == OP_INSERT, NONE, rows.new[at])
+        return NetChanges(
+            rows.relation,
+            self._commits[shown],
+            op,
+            self._keys.take(pa.array(shown)),
+            rows.values(new),
+            rows.old_values(old, known_by),
+        )
+
+    def _check(self, found: Chains) -> None:
+        wrong = out_of_order(found, self._op)
+        if len(wrong):
+            relation = self._versions[self._version[wrong[0]]].relation
+            raise _alike(relation, f"a transaction changes two with the key {self._keys[wrong[0]].as_py()!r}")
+
+    def _fill(self, found: Chains) -> None:
+        """Values left out, from the change before in the same transaction."""
+        before = found.before
+        for number, rows in enumerate(self._versions):
+            own = np.flatnonzero(self._version == number)  # their order is also that of `local`
+            ahead = before[own]
+            # What an update of the key inserts is the row that it deletes.
+            ahead = np.where(rows.is_second, np.append(NONE, ahead[:-1]), ahead)
+            is_same = (ahead != NONE) & (self._version[ahead] == number)
+            rows.fill(np.where(is_same, self._local[ahead], NONE))

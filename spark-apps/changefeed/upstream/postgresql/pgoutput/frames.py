@@ -1,0 +1,114 @@
+"""Cuts the bytes of a replication connection into messages.
+
+The server sends messages of a kind, a length and a body. All that belongs to the stream is in bodies of kind CopyData:
+XLogData, around one message of pgoutput, and keep-alives. Their lengths chain them, so the walk from one to the next is
+a step a message: 0.1 us, of the cheapest that there is. All else is done for many at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from changefeed.errors import ProtocolViolation
+from changefeed.upstream.binary_view import Ints
+
+KEEP_ALIVE = ord("k")
+_COPY_DATA, _XLOG_DATA = ord("d"), ord("w")
+_HEAD = 5  # of a message: its kind, and a length that counts itself
+_XLOG_HEAD = 25  # of XLogData: its kind, start LSN, end LSN, the server's clock
+_MAX_LENGTH = (1 << 30) + (1 << 20)  # the server builds no message above 1 GiB
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A message beside the stream: an error, a notice, a parameter, the end."""
+
+    kind: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class CopyMessages:
+    """Whole ones, in their order: `data[starts[i]:ends[i]]`, from the byte on that is its kind.
+
+    `kinds`: KEEP_ALIVE, or those of pgoutput.
+    """
+
+    data: bytes
+    starts: Ints
+    ends: Ints
+    kinds: npt.NDArray[np.uint8]
+    replies: list[Reply]
+
+
+class CopyStream:
+    """Gathers what has arrived until it is whole."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._wanted = _HEAD  # bytes, with which the next message may be whole
+
+    def take(self, data: bytes) -> CopyMessages:
+        """The messages that are whole with these bytes. Raises ProtocolViolation for what is none."""
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size < self._wanted:
+            return _messages(b"", [0])
+        whole = data if self._size == len(data) else b"".join(self._pieces)
+        bounds, length = _walk(whole)
+        end = bounds[-1]
+        self._pieces, self._size = ([whole[end:]] if end < len(whole) else []), len(whole) - end
+        self._wanted = _HEAD if length is None else 1 + length
+        return _messages(whole, bounds)
+
+
+def _walk(data: bytes) -> tuple[list[int], int | None]:
+    """Where whole messages begin and the last of them ends; the length of the one that follows, if known."""
+    bounds: list[int] = []
+    add, at, size = bounds.append, 0, len(data)
+    length_at = np.ndarray((max(size - 3, 0),), ">u4", buffer=data, strides=(1,)).item
+    add(0)
+    while at + _HEAD <= size:
+        length = length_at(at + 1)
+        behind = at + 1 + length
+        if behind > size or length < 4:
+            _check_length(length, data[at])
+            return bounds, length
+        add(behind)
+        at = behind
+    return bounds, None
+
+
+def _check_length(length: int, kind: int) -> None:
+    if not 4 <= length <= _MAX_LENGTH:
+        raise ProtocolViolation(
+            f"The server's stream has a message of kind {chr(kind)!r} with length {length}.",
+            "The stream is begun again. If this happens again, report it with the server's version.",
+        )
+
+
+def _messages(data: bytes, bounds: list[int]) -> CopyMessages:
+    starts, ends = np.array(bounds[:-1], np.int64), np.array(bounds[1:], np.int64)
+    view = np.frombuffer(data, np.uint8)
+    outer = view[starts]
+    replies: list[Reply] = []
+    if (outer != _COPY_DATA).any():
+        beside = np.flatnonzero(outer != _COPY_DATA)
+        replies = [Reply(data[starts[i]], data[starts[i] + _HEAD : ends[i]]) for i in beside.tolist()]
+        starts, ends = np.delete(starts, beside), np.delete(ends, beside)
+    sizes = ends - starts
+    inner = view[np.minimum(starts + _HEAD, ends - 1)]
+    is_row_data = inner == _XLOG_DATA
+    broken = (sizes <= np.where(is_row_data, _HEAD + _XLOG_HEAD, _HEAD)) | ~(is_row_data | (inner == KEEP_ALIVE))
+    if broken.any():
+        first = int(broken.argmax())
+        raise ProtocolViolation(
+            f"The server's stream has {int(sizes[first])} bytes of CopyData that are neither changes nor a keep-alive.",
+            "The stream is begun again. If this happens again, report it with the server's version.",
+        )
+    starts = starts + np.where(is_row_data, _HEAD + _XLOG_HEAD, _HEAD)
+    return CopyMessages(data, starts, ends, view[starts], replies)

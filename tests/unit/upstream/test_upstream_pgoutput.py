@@ -1,0 +1,153 @@
+"""Streams of pgoutput that nobody has recorded: chosen ones, cut anywhere, and broken ones."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from typing import Any
+
+import numpy as np
+import pgoutput_reader as slow
+import pytest
+from changefeed.errors import NeedsHuman, ProtocolViolation
+from changefeed.model.rows import RAW_SCHEMA
+from changefeed.upstream.postgresql.pgoutput.messages import Commit, KeepAlive, LogicalMessage, Relation, Truncate
+from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStream
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pgoutput_writer import Table, frame, keep_alive, streams, tuple_data
+
+TABLE = Table(7, "d", ("id", "a"), (0,), 1)
+BEGIN = frame(b"B" + struct.pack(">QqI", 40, 5, 3))
+COMMIT = frame(b"C" + struct.pack(">BQQq", 0, 40, 48, 5))
+DESCRIBED = frame(b"R" + TABLE.relation())
+
+
+def insert(*cells: Any) -> bytes:
+    return frame(b"I" + struct.pack(">I", 7) + b"N" + tuple_data([*cells]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(streams, st.data())
+def test_any_stream_cut_anywhere_has_the_changes_that_a_slow_reader_finds(
+    chosen: tuple[bytes, dict[str, tuple[str, ...]]], data: st.DataObject
+) -> None:
+    stream, keys = chosen
+
+    def primary_key(table: Any) -> tuple[str, ...]:
+        return keys[getattr(table, "full_name", None) or table.name]
+
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=6))
+    expected = [(found.lsn, slow.net(found, primary_key)) for found in slow.transactions(stream)]
+    assert slow.read(stream, cuts, primary_key) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(streams, st.data())
+def test_a_broken_stream_is_refused_or_read_never_anything_else(
+    chosen: tuple[bytes, dict[str, tuple[str, ...]]], data: st.DataObject
+) -> None:
+    stream, keys = chosen
+    broken = bytearray(stream)
+    for _ in range(data.draw(st.integers(1, 3))):
+        if broken:
+            broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
+    machine = TransactionStream(lambda relation: keys.get(relation.full_name, ()))
+    with contextlib.suppress(ProtocolViolation, NeedsHuman):
+        machine.take(bytes(broken))
+
+
+def test_a_batch_has_what_the_pipeline_wants() -> None:
+    machine = TransactionStream()
+    read = machine.take(BEGIN + DESCRIBED + insert("1", "x") + COMMIT + BEGIN + insert("2", None) + COMMIT)
+    batch = read.changes[0].batch(99, np.array([500, 600], np.uint64))
+    assert batch.schema == RAW_SCHEMA
+    assert batch.to_pylist() == [
+        {
+            "span_id": 99,
+            "commit_ts": ts,
+            "start_ts": ts,
+            "op": 2,
+            "key": b"t\0\0\0\1" + key,
+            "value": value,
+            "old_value": None,
+            "txn_source": 0,
+        }
+        for ts, key, value in ((500, b"1", tuple_data(["1", "x"])), (600, b"2", tuple_data(["2", None])))
+    ]
+
+
+def test_events_stand_in_the_order_of_the_stream() -> None:
+    message = frame(b"M" + struct.pack(">BQ", 0, 30) + b"changefeed\0" + struct.pack(">I", 2) + b"hi")
+    inside = frame(b"M" + struct.pack(">BQ", 1, 31) + b"theirs\0" + struct.pack(">I", 0))
+    emptied = frame(b"T" + struct.pack(">IBII", 2, 0, 7, 8))
+    read = TransactionStream().take(
+        message
+        + BEGIN
+        + DESCRIBED
+        + insert("1", "x")
+        + inside
+        + emptied
+        + COMMIT
+        + BEGIN
+        + DESCRIBED
+        + COMMIT
+        + keep_alive(60)
+    )
+    relation = read.events[1]
+    assert isinstance(relation, Relation)
+    assert (relation.full_name, [column.name for column in relation.columns]) == ("public.t7", ["id", "a"])
+    assert read.events == [
+        LogicalMessage(30, "changefeed", b"hi", False, None),
+        relation,
+        LogicalMessage(31, "theirs", b"", True, 3),
+        Truncate(3, (7, 8)),
+        Commit(3, 40, 48, 946_684_800_000_005),
+        Commit(3, 40, 48, 946_684_800_000_005),
+        KeepAlive(60, 946_684_800_000_004, True),
+    ]
+    assert not sum(len(changes.op) for changes in read.changes)  # the Truncate has removed it
+
+
+def test_what_stands_beside_the_stream_is_handed_on() -> None:
+    read = TransactionStream().take(b"N" + struct.pack(">I", 7) + b"abc" + keep_alive(5) + b"c" + struct.pack(">I", 4))
+    assert [(chr(reply.kind), reply.body) for reply in read.replies] == [("N", b"abc"), ("c", b"")]
+    assert len(read.events) == 1
+
+
+def test_a_large_message_is_gathered_without_reading_it_again_and_again() -> None:
+    machine = TransactionStream()
+    stream = BEGIN + DESCRIBED + insert("1", "x" * 10_000_000) + COMMIT
+    found = [machine.take(stream[at : at + 10_000]) for at in range(0, len(stream), 10_000)]
+    assert sum(len(changes.op) for read in found for changes in read.changes) == 1
+
+
+@pytest.mark.parametrize("identity", ["n", "d"])
+def test_a_table_without_an_identity_is_refused_by_name(identity: str) -> None:
+    table = Table(7, identity, ("id", "a"), (), 1)
+    with pytest.raises(NeedsHuman, match=r"public\.t7 can't be told apart: its replica identity is empty"):
+        TransactionStream().take(BEGIN + frame(b"R" + table.relation()) + insert("1", "x") + COMMIT)
+
+
+def test_a_row_inserted_twice_is_refused() -> None:
+    with pytest.raises(NeedsHuman, match=r"public\.t7 can't be told apart: a transaction changes two"):
+        TransactionStream().take(BEGIN + DESCRIBED + insert("1", "x") + insert("1", "y") + COMMIT)
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (insert("1", "x"), "OID 7, which it has not described"),
+        (DESCRIBED + insert("1"), "has not the 2 columns"),
+        (DESCRIBED + insert("1", b"b\0\0\0\0"), "column 2 of no known kind"),
+        (DESCRIBED + insert("1", b"t\0\0\0\5x"), "ends within its column 2"),
+        (DESCRIBED + insert("1", b"nn"), "no insert, update or delete"),
+        (frame(b"?"), "unknown kind"),
+        (frame(b"c" + struct.pack(">IBQQq", 9, 0, 1, 2, 3)), "nothing has been streamed"),
+        (b"d\0\0\0\2", "length 2"),
+        (b"d\0\0\0\5x", "neither changes nor a keep-alive"),
+    ],
+)
+def test_what_no_server_sends_is_refused(broken: bytes, why: str) -> None:
+    with pytest.raises(ProtocolViolation, match=why):
+        TransactionStream().take(BEGIN + broken + COMMIT)
