@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal
 
 Kind = Literal["throughput", "steady", "catch-up", "recovery"]
-How = Literal["scan", "live", "one", "written"]
-Protocol = Literal["csv", "canal-json", "parquet"]
+How = Literal["scan", "live", "one", "copy", "written"]
+Protocol = Literal["csv", "canal-json", "parquet", "iceberg"]
 Mode = Literal["Throughput", "LowLatency"]
 Store = Literal["disk", "s3", "kafka"]
 
 _PROTOCOLS: tuple[Protocol, ...] = ("csv", "canal-json", "parquet")
+_COPIED: tuple[Protocol, ...] = (*_PROTOCOLS, "iceberg")  # of it, a changelog
 _MODES: dict[Mode, str] = {"Throughput": "1s", "LowLatency": "200ms"}  # with the flush interval
 _STORES: tuple[Store, ...] = ("disk", "s3")
 _RESOLVED = {"": 1.0, "-200ms": 0.2}  # TiKV's default, and what docs/running.md advises for low latency
@@ -47,12 +49,17 @@ class Case:
 
     @property
     def storage(self) -> dict[str, Any]:
-        """The sink's options beside its uri."""
+        """The sink's options beside its uri; of Iceberg, whose catalog is beside it, see `iceberg`."""
         options = {
             "csv": {"csv": {"includeCommitTs": True}},
             "canal-json": {"canalJson": {"enableTidbExtension": True}},
         }
         return {"protocol": self.protocol, "flushInterval": self.flush, **options.get(self.protocol, {})}
+
+    def iceberg(self, folder: Path) -> dict[str, Any]:
+        """The sink of a changelog, with its data files in `folder`'s `lake`."""
+        catalog = {"uri": f"sqlite:///{folder}/catalog.db"}
+        return {"iceberg": {"warehouse": (folder / "lake").as_uri(), "catalog": catalog, "flushInterval": self.flush}}
 
     def upstream(self, rows: int) -> list[str]:
         """The options of bench/upstream.py for so many rows in all tables."""
@@ -103,6 +110,11 @@ def _throughput() -> list[Case]:
     ]
 
 
+def _copies() -> list[Case]:
+    """Rows that are read as of a ts, not as changes; otherwise those of insert-csv-scan."""
+    return [Case(f"copy-{protocol}", "throughput", "insert", "copy", protocol) for protocol in _COPIED]
+
+
 def _lag() -> list[Case]:
     """16 tables at three rates, in both modes, to disk and to S3; at the least, to Kafka and by the resolved-ts too."""
     often = product((1_000, 10_000, 100_000), _MODES.items(), _STORES, ("",))
@@ -130,6 +142,7 @@ CASES = {
     for case in (
         *_throughput(),
         Case("insert-csv-one", "throughput", "insert", "one", tables=1, rows=5_000_000, in_suite=False),
+        *_copies(),
         *_lag(),
         Case("idle-1-table", "steady", tables=1, regions=1, rows=1_000, seconds=30),
         Case("idle-64x4", "steady", tables=64, rows=64_000, seconds=30),

@@ -29,7 +29,7 @@ _STORAGE = {"protocol": "csv", "csv": {"includeCommitTs": True}, "flushInterval"
 @contextmanager
 def _upstream(given: argparse.Namespace) -> Iterator[tuple[Cluster, int]]:
     """And the ts at which all rows are there."""
-    options = ["--shape", "insert", "--how", "scan", "--tables", "2", "--regions", str(given.regions)]
+    options = ["--shape", "insert", "--how", "copy", "--tables", "2", "--regions", str(given.regions)]
     rows = str(given.rows // 2)
     with bench_cluster([*options, "--rows", rows, "--busy", str(given.busy)]) as upstream:
         yield upstream, int(upstream.next_line()["ts"])

@@ -155,7 +155,9 @@ class Run:
         self.wait()
 
     def data_files(self) -> list[Path]:
-        return [path for path in (self.location.folder / "lake").rglob("CDC*") if path.suffix != ".index"]
+        """Return those of a storage, or of Iceberg tables."""
+        lake = self.location.folder / "lake"
+        return [path for path in (*lake.rglob("CDC*"), *lake.rglob("data/*.parquet")) if path.suffix != ".index"]
 
     def checkpoint_ms(self) -> int:
         """Return it as a reader of the sink meets it; 0 before there is one."""

@@ -94,7 +94,12 @@ def _there(case: Case, upstream: Cluster, folder: Path) -> _Once:
     """All rows are committed when the run starts, and it ends behind the last one."""
     end = upstream.next_line()
     served = upstream.cpu_s()
-    with changefeed_run(upstream, folder, case.storage, core=case.core, targetTs=end["ts"]) as run:
+    spec: dict[str, Any] = {"targetTs": end["ts"]}
+    if case.how == "copy":  # nothing changes afterwards
+        spec = {"initialCopy": True, "startTs": end["ts"], "targetTs": str(int(end["ts"]) + 1)}
+    if case.protocol == "iceberg":
+        spec["sink"] = case.iceberg(folder)
+    with changefeed_run(upstream, folder, case.storage, core=case.core, **spec) as run:
         run.wait()
     if run.meter.first_segment is None:
         raise SystemExit(f"{case.name}: the run ended before a sample was taken: give it more rows")

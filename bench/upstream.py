@@ -205,7 +205,8 @@ def serve(given: argparse.Namespace) -> None:
     shape = shape_of(given.shape)
     is_frozen = given.how != "written" and not shape.updates
     frozen.TXN_ROWS = shape.transaction  # of all frozen histories of a process: this one has one
-    history = frozen.FrozenHistory(given.how == "live", given.how == "one") if is_frozen else None
+    served = {how: given.how == how for how in ("live", "one")}
+    history = frozen.FrozenHistory(**served, read=given.how == "copy") if is_frozen else None
     settings = {"proposed_watermark": given.proposed_watermark, "min_ts_interval": given.min_ts_interval}
     with DevCluster(frozen=history, **settings) as cluster, ThreadPoolExecutor(1, "large") as beside:
         tidb = Tidb(cluster)
@@ -275,7 +276,7 @@ def _say(**line: Any) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--shape", choices=SHAPES, required=True)
-    arguments.add_argument("--how", choices=("scan", "live", "one", "written"), required=True)
+    arguments.add_argument("--how", choices=("scan", "live", "one", "copy", "written"), required=True)
     arguments.add_argument("--tables", type=int, required=True)
     arguments.add_argument("--regions", type=int, required=True, help="of each table")
     arguments.add_argument("--rows", type=int, required=True, help="of each table")

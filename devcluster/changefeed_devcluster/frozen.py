@@ -1,8 +1,8 @@
 """A history that is made at once, encoded at once, and then only served: what measures how fast a client reads.
 
-A shard is a run of new rows of one table, in key order, a transaction every TXN_ROWS rows. Its change data is encoded
-by numpy before anybody may ask for it, so that serving a row costs nothing but copying its bytes. Nobody ever writes to
-the keys of a frozen history, and none of it stands in the `MvccStore`.
+A shard is a run of new rows of one table, in key order, a transaction every TXN_ROWS rows. Its change data, or what
+KvScan answers of it, is encoded by numpy before anybody may ask for it, so that serving a row costs nothing but copying
+its bytes. Nobody ever writes to the keys of a frozen history, and none of it stands in the `MvccStore`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,16 @@ RowSource = Callable[[int, int], Columns]
 """(first handle, number of rows) → columns as `rows.row_blocks` takes them; the same for the same handles."""
 
 
+class Pairs(NamedTuple):
+    """Rows as KvScan answers with them. Row n is `content[borders[n]:borders[n + 1]]`."""
+
+    content: bytes
+    borders: npt.NDArray[np.int64]
+
+    def of(self, first: int, stop: int) -> bytes:
+        return self.content[self.borders[first] : self.borders[stop]]
+
+
 @dataclass(eq=False)
 class Shard:
     """Rows of the handles first..last. Transaction n has start ts `starts[n]` and commit ts `starts[n] + span`.
@@ -51,6 +61,7 @@ class Shard:
     step: int
     happened: int = 0
     encoded: list[bytes] = field(default_factory=list)
+    pairs: Pairs | None = None
 
     @property
     def low(self) -> bytes:
@@ -95,6 +106,14 @@ class Shard:
                 for rows in by_type:
                     yield b"".join(rows[begin:end])
             first += count
+
+    def encode_pairs(self) -> Pairs:
+        """All its rows."""
+        rows = []
+        for first in range(self.first, self.last + 1, _CHUNK):
+            handles = np.arange(first, min(first + _CHUNK, self.last + 1), dtype=np.int64)
+            rows += _encode_pairs(self.table_id, handles, self.source(first, len(handles)))
+        return Pairs(b"".join(rows), np.cumsum([0, *map(len, rows)]))
 
 
 class ShardPart(NamedTuple):
@@ -143,6 +162,14 @@ class ShardPart(NamedTuple):
             pairs = list(zip(keys.record_keys(shard.table_id, handles), values, strict=True))
             yield from reversed(pairs) if reverse else pairs
 
+    def answer(self, ts: int, limit: int) -> bytes | None:
+        """The first `limit` rows, if they were encoded for KvScan and all of the shard is visible at `ts`."""
+        shard = self.shard
+        if shard.pairs is None or min(shard.first_after(ts), shard.happened) < shard.transactions:
+            return None
+        first = self.first - shard.first
+        return shard.pairs.of(first, first + min(limit, self.last - self.first + 1))
+
     def _stored(self, transaction: int, log_types: Sequence[int]) -> list[bytes]:
         first, last = self.shard.handles(transaction)
         if self.first <= first and last <= self.last:
@@ -158,13 +185,15 @@ LIVE = (PREWRITE, COMMIT)
 class FrozenHistory:
     """Shards in key order. `live`: nothing of it has happened yet, it is delivered as if it were written now.
 
-    `one`: what is added at once is one transaction.
+    `one`: what is added at once is one transaction. `read`: it is encoded for KvScan; change data is made when it is
+    asked for.
     """
 
-    def __init__(self, live: bool = False, one: bool = False) -> None:
+    def __init__(self, live: bool = False, one: bool = False, read: bool = False) -> None:
         self.live = live
         self._one = one
-        self.stored: Sequence[int] = LIVE if live else SCANNED
+        self._read = read
+        self.stored: Sequence[int] = () if read else LIVE if live else SCANNED
         self.shards: list[Shard] = []
         self._lows: list[bytes] = []
 
@@ -179,7 +208,10 @@ class FrozenHistory:
             for number, (table_id, first, last, source) in enumerate(runs)
         ]
         for shard in shards:
-            shard.encoded.extend(shard.encode(self.stored, shard.first, shard.last))
+            if self._read:
+                shard.pairs = shard.encode_pairs()
+            else:
+                shard.encoded.extend(shard.encode(self.stored, shard.first, shard.last))
             shard.happened = 0 if self.live else shard.transactions
         self.shards = sorted([*self.shards, *shards], key=lambda shard: shard.low)
         self._lows = [shard.low for shard in self.shards]
@@ -196,6 +228,17 @@ class FrozenHistory:
             if first <= last:
                 found.append(ShardPart(shard, first, last))
         return found
+
+    def answer(self, start: bytes, end: bytes, ts: int, limit: int) -> bytes | None:
+        """Return the first `limit` rows of the raw [start, end) at `ts` as a ScanResponse; None: as `rows` has them."""
+        found = []
+        for piece in self.pieces(start, end):
+            part = piece.answer(ts, limit)
+            if part is None:
+                return None
+            found.append(part)
+            limit -= min(limit, piece.last - piece.first + 1)
+        return b"".join(found)
 
     def rows(
         self, start: bytes, end: bytes, ts: int, reverse: bool = False, at_once: int = _CHUNK
@@ -231,16 +274,26 @@ def _encode(
         parts += (bytes((0x18, log_type, 0x20, 1, 0x2A, row_keys.shape[1])), row_keys[chosen])
         if log_type != COMMIT or values.shape[1] <= SHORT_VALUE:
             parts += (b"\x32" + varint(values.shape[1]), values)
-        block = _framed(parts, len(chosen))
-        found[chosen] = block.view(f"V{block.shape[1]}").ravel().tolist()
+        found[chosen] = _framed(b"\x0a", parts, len(chosen))
     rows: list[bytes] = found.tolist()
     return rows
 
 
-def _framed(parts: Sequence[bytes | npt.NDArray[np.uint8]], count: int) -> npt.NDArray[np.uint8]:
+def _encode_pairs(table_id: int, handles: npt.NDArray[np.int64], columns: Columns) -> list[bytes]:
+    """Elements of ScanResponse.pairs, one a row."""
+    row_keys = keys.record_key_block(table_id, handles)
+    found = np.empty(len(handles), object)
+    for chosen, values in row_blocks(columns):
+        parts = (bytes((0x12, row_keys.shape[1])), row_keys[chosen], b"\x1a" + varint(values.shape[1]), values)
+        found[chosen] = _framed(b"\x12", parts, len(chosen))
+    rows: list[bytes] = found.tolist()
+    return rows
+
+
+def _framed(tag: bytes, parts: Sequence[bytes | npt.NDArray[np.uint8]], count: int) -> list[bytes]:
     """The parts side by side in `count` rows, after the tag and length of an element."""
     size = sum(len(part) if isinstance(part, bytes) else part.shape[1] for part in parts)
-    head = b"\x0a" + varint(size)
+    head = tag + varint(size)
     block = np.empty((count, len(head) + size), np.uint8)
     at = 0
     for part in (head, *parts):
@@ -248,7 +301,8 @@ def _framed(parts: Sequence[bytes | npt.NDArray[np.uint8]], count: int) -> npt.N
         width = columns.shape[-1]
         block[:, at : at + width] = columns
         at += width
-    return block
+    rows: list[bytes] = block.view(f"V{block.shape[1]}").ravel().tolist()
+    return rows
 
 
 def _ts_block(ts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:

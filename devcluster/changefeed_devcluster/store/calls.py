@@ -29,7 +29,7 @@ class StoreCalls:
         self._store = store
         self._regions = regions
         self._safe_ts = safe_ts
-        self._calls: dict[str, Callable[[Any], Message]] = {
+        self._calls: dict[str, Callable[[Any], Message | bytes]] = {
             "KvGet": self._get,
             "KvScan": self._scan,
             "KvBatchGet": self._batch_get,
@@ -53,8 +53,8 @@ class StoreCalls:
     def names(self) -> list[str]:
         return list(self._calls)
 
-    def answer(self, name: str, request: Any) -> Message:
-        """Answer the call with this name, refusals included."""
+    def answer(self, name: str, request: Any) -> Message | bytes:
+        """Answer the call with this name, refusals included; bytes: of a message that was encoded before."""
         kind = message_class(name, "Response")
         response: Callable[..., Message] = kind
         try:
@@ -104,13 +104,17 @@ class StoreCalls:
                 pairs.append(kvrpcpb.KvPair(key=key, value=value))
         return kvrpcpb.BatchGetResponse(pairs=pairs)
 
-    def _scan(self, request: kvrpcpb.ScanRequest) -> Message:
+    def _scan(self, request: kvrpcpb.ScanRequest) -> Message | bytes:
         region = self._readable(request.context)
         low, high = request.start_key, request.end_key
         if request.reverse:
             low, high = high or region.start, low
         start, end = whole(region, low, high)
         view = self._view(request.context, region, request.version, start, end)
+        if not request.reverse and not request.key_only:
+            encoded = self._store.encoded_range(start, end, request.version, request.limit, view)
+            if encoded is not None:
+                return encoded
         found = self._store.read_range(start, end, request.version, request.limit, request.reverse, view)
         return kvrpcpb.ScanResponse(pairs=[_pair(key, value, request.key_only) for key, value in found])
 

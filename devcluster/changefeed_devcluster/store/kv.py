@@ -36,11 +36,11 @@ class Tikv:
         return grpc.unary_unary_rpc_method_handler(
             self._call(name),
             request_deserializer=message_class(name, "Request").FromString,
-            response_serializer=lambda message: message.SerializeToString(),
+            response_serializer=lambda answer: answer if isinstance(answer, bytes) else answer.SerializeToString(),
         )
 
-    def _call(self, name: str) -> Callable[[Any, Context], Awaitable[Message]]:
-        async def call(request: Any, context: Context) -> Message:
+    def _call(self, name: str) -> Callable[[Any, Context], Awaitable[Message | bytes]]:
+        async def call(request: Any, context: Context) -> Message | bytes:
             wanted = request.context.cluster_id
             if wanted and wanted != self._cluster_id:
                 why = f"cluster id mismatch: this cluster is {self._cluster_id}, the request is for {wanted}"

@@ -439,6 +439,10 @@ class MvccStore:
                 start = keys[-1] + b"\0"
         return found
 
+    def encoded_range(self, start: bytes, end: bytes, ts: int, limit: int, view: LockView = SNAPSHOT) -> bytes | None:
+        """What `read_range` gives as a ScanResponse, where it is there as one."""
+        return None
+
     def scan_locks(self, max_ts: int, start: bytes = b"", end: bytes = b"", limit: int = 0) -> list[Lock]:
         """Locks of [start, end) with start ts ≤ max_ts, keys ascending, at most `limit` (0: all)."""
         with self.lock:

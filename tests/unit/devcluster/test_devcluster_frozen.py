@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
+from changefeed.wire import kvrpcpb_pb2 as kvrpcpb
 from changefeed_devcluster import keys
 from changefeed_devcluster.cdc.connection import CdcRegistration
 from changefeed_devcluster.cdc.scans import ScanSnapshot
@@ -264,6 +265,33 @@ def test_snapshots_show_what_was_committed_at_their_ts() -> None:
     assert store.get(keys.record_key(TABLE, 7), commits[7]) == VALUES[7]
     assert store.get(keys.record_key(TABLE, 7), commits[7] - 1) is None
     assert store.get(keys.record_key(TABLE, ROWS + 1), commits[ROWS] + 1) is None
+
+
+def test_what_is_encoded_to_be_read_is_what_is_read_otherwise() -> None:
+    history = FrozenHistory(read=True)
+    history.add([(TABLE, 1, 600, source), (TABLE, 601, ROWS, source)], BASE)
+    store, slow = FrozenStore(None, history), FrozenStore(None, frozen())
+    start, end = keys.record_range(TABLE)
+    middle, late = keys.record_key(TABLE, 598), BASE * 2
+    ranges = [(start, end), (b"", b""), (middle, end), (middle + b"\0", end), (start, middle), (b"", b"a")]
+    for low, high in ranges:
+        for limit in (1, 5, 700, 5000):
+            answer = kvrpcpb.ScanResponse.FromString(store.encoded_range(low, high, late, limit) or b"")
+            assert [(pair.key, pair.value) for pair in answer.pairs] == slow.read_range(low, high, late, limit)
+    assert told(all_rows(rig(history))) == told(all_rows(rig(frozen())))
+
+
+def test_what_is_not_as_it_was_encoded_is_not_read_so() -> None:
+    history = FrozenHistory(read=True)
+    history.add([(TABLE, 1, ROWS, source)], BASE)
+    store = FrozenStore(None, history)
+    start, end = keys.record_range(TABLE)
+    assert store.encoded_range(start, end, history.shards[0].commit_of(0), 10) is None  # not all of it
+    late = BASE * 2
+    store.prewrite([Mutation(Op.PUT, keys.record_key(TABLE, 5), b"v")], keys.record_key(TABLE, 5), late)
+    assert store.encoded_range(start, end, late + 1, 10) is None
+    assert store.encoded_range(keys.record_key(TABLE, 6), end, late + 1, 10) is not None
+    assert FrozenStore(None, frozen()).encoded_range(start, end, late, 10) is None
 
 
 def test_shards_are_written_side_by_side() -> None:
