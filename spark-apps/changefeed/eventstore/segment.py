@@ -28,6 +28,7 @@ MAX_BATCH_ROWS = 1 << 16
 CURVE_STEP = 256 << 10
 
 _SPAN = RAW_SCHEMA.get_field_index("span_id")
+_COMMIT_TS = RAW_SCHEMA.get_field_index("commit_ts")
 _NUMBER = pa.field("number", pa.int64())
 _POSITION = tuple(map(RAW_SCHEMA.get_field_index, Position._fields))
 
@@ -130,9 +131,16 @@ def _sort(spans: Sequence[SpanRows]) -> Iterator[_SortedRows]:
 
 
 def _sort_one(span: SpanRows) -> _SortedRows:
-    batch = ordered(pa.concat_batches(span.batches), BY_POSITION)
+    # What is copied comes in order, but several chunks at a time: it is enough to put their batches in order.
+    batches = sorted((batch for batch in span.batches if batch.num_rows), key=_first_ts)
+    batch = ordered(pa.concat_batches(batches), BY_POSITION)
     (first,) = _positions(batch, np.zeros(1, np.int64))
     return _SortedRows(batch, first, _curve(batch))
+
+
+def _first_ts(batch: pa.RecordBatch) -> int:
+    ts: int = batch.column(_COMMIT_TS)[0].as_py()
+    return ts
 
 
 def _sort_together(spans: Sequence[SpanRows]) -> Iterator[_SortedRows]:

@@ -19,24 +19,28 @@ Fields = Mapping[str, Collection[str]]
 
 
 class MessageColumns:
-    """Columns of a `file`'s message that has the `name`."""
+    """Columns of a `file`'s message that has the `name`; other messages are of this file, or of one it imports."""
 
     def __init__(self, file: FileDescriptor, name: str, fields: Fields) -> None:
-        whole = FileDescriptorProto()
-        file.CopyToProto(whole)
-        needed = FileDescriptorProto(name=whole.name, package=whole.package, syntax=whole.syntax)
-        needed.message_type.extend(
-            _thinned(message, fields) for message in whole.message_type if message.name in fields
-        )
+        needed = [thinned for each in (*file.dependencies, file) if (thinned := _file(each, fields)).message_type]
+        needed[-1].dependency.extend(imported.name for imported in needed[:-1])
         descriptors = DescriptorPool()
-        descriptors.Add(needed)
-        found = descriptors.FindFileByName(needed.name)
-        self._pool = ptars.HandlerPool([found])  # goes with its handlers
-        self._handler: Any = self._pool.get_for_message(found.message_types_by_name[name])
+        for each in needed:
+            descriptors.Add(each)
+        found = [descriptors.FindFileByName(each.name) for each in needed]
+        self._pool = ptars.HandlerPool(found)  # goes with its handlers
+        self._handler: Any = self._pool.get_for_message(found[-1].message_types_by_name[name])
 
     def of(self, messages: list[bytes]) -> Any:
         """A record batch, a row a message. Raises ValueError for what is no such message."""
         return self._handler.list_to_record_batch(messages)
+
+
+def _file(file: FileDescriptor, fields: Fields) -> FileDescriptorProto:
+    whole = FileDescriptorProto()
+    file.CopyToProto(whole)
+    wanted = [_thinned(message, fields) for message in whole.message_type if message.name in fields]
+    return FileDescriptorProto(name=whole.name, package=whole.package, syntax=whole.syntax, message_type=wanted)
 
 
 def _thinned(message: DescriptorProto, fields: Fields) -> DescriptorProto:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import cast
 
+import pyarrow as pa
 import pytest
+from changefeed.clock import SystemClock
 from changefeed.errors import Refused, SnapshotLostByGC
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
+from changefeed.upstream.tikv.client.kv import Snapshot
 from changefeed.upstream.tikv.client.pd import PdClient
+from changefeed.upstream.tikv.client.regions import Pd
+from changefeed.upstream.tikv.feed import initial_copy
 from changefeed.upstream.tikv.feed import span_feed as feed_module
-from changefeed.upstream.tikv.feed.initial_copy import ScanRateLimit
+from changefeed.upstream.tikv.feed.initial_copy import AT_ONCE, MOST_AT_ONCE, CopyScan, ScanRateLimit
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
 from test_puller_feed import DEADLINE, END, START, Written, feeding, key
@@ -120,6 +127,43 @@ async def test_a_snapshot_that_gc_has_passed_is_not_believed(cluster: DevCluster
                 await received.changed.wait()
     assert isinstance(received.failed[0].error, SnapshotLostByGC)
     assert 1 not in received.resolved
+
+
+async def test_a_task_scans_few_chunks_at_once_whatever_the_number_of_its_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running, most = Counter[bytes](), Counter[bytes]()  # of a table, and under b"" of all
+
+    class Counted(Snapshot):
+        async def columns(self, start: bytes, _end: bytes) -> AsyncIterator[tuple[pa.Array, pa.Array]]:
+            for table in (start[:1], b""):
+                running[table] += 1
+                most[table] = max(most[table], running[table])
+            yield pa.array([start]), pa.array([b"v"])
+            running.subtract((start[:1], b""))
+
+    class Safe:
+        async def gc_safepoint(self) -> int:
+            return 0
+
+    async def nothing(*_: object) -> None:
+        await asyncio.sleep(0)
+
+    whole: dict[bytes, list[int]] = {}
+
+    async def copied(table: bytes) -> None:
+        async def says(ts: int) -> None:
+            whole.setdefault(table, []).append(ts)
+
+        copy = TableCopy(0, tuple(table + bytes((number,)) for number in range(21)))
+        await scan.run(copy, 1, 0, nothing, says)
+
+    monkeypatch.setattr(initial_copy, "Snapshot", Counted)
+    scan = CopyScan(cast("Pd", Safe()), SystemClock(), nothing)
+    tables = [b"a", b"b", b"c", b"d"]
+    await asyncio.gather(*map(copied, tables))
+    assert most == {b"": MOST_AT_ONCE, **dict.fromkeys(tables, AT_ONCE)}
+    assert whole == {table: [*range(1, 21), COPY_TICKS] for table in tables}
 
 
 def test_the_pace_is_kept_whatever_is_read_at_once() -> None:

@@ -282,6 +282,23 @@ async def test_a_scan_goes_on_behind_a_lock(pd: PdClient, cluster: FakeCluster, 
     assert calls(cluster, "KvScan")[-1].start_key == (b"" if whole_call else b"a\0")
 
 
+async def test_rows_that_became_too_wide_for_one_answer_are_asked_for_in_smaller_parts(
+    pd: PdClient, cluster: FakeCluster
+) -> None:
+    data = {b"%03d" % number: b"v" for number in range(100)}
+    scan = a_store(data)
+
+    def up_to_64(request: kv.ScanRequest) -> kv.ScanResponse:
+        if request.limit > 64:
+            raise OSError("too large")
+        return scan(request)
+
+    cluster.kv["KvScan"] = up_to_64
+    pages = [keys.to_pylist() async for keys, _ in Snapshot(pd, READ_TS).columns(b"", b"")]
+    assert [key for page in pages for key in page] == sorted(data)
+    assert [request.limit for request in calls(cluster, "KvScan")][:3] == [256, 128, 64]
+
+
 async def test_another_key_error_is_no_answer(pd: PdClient, cluster: FakeCluster) -> None:
     cluster.kv["KvGet"] = replies(kv.GetResponse(error=kv.KeyError(abort="corrupt")))
     with pytest.raises(ProtocolViolation, match="corrupt"):

@@ -8,7 +8,7 @@ A read at ts must never miss a transaction that commits at or below ts: a lock i
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -21,11 +21,11 @@ from changefeed.upstream.tikv.client.locks import LockResolver
 from changefeed.upstream.tikv.client.pd import LocatedRegion
 from changefeed.upstream.tikv.client.regions import Pd, RegionCalls, raw_end
 from changefeed.upstream.tikv.client.requests import to_store
-from changefeed.wire import kvrpcpb_pb2
+from changefeed.wire import errorpb_pb2, kvrpcpb_pb2
 from changefeed.wire.thinned import MessageColumns
 
 #: Of a call that is answered in columns. TiKV takes a row count only.
-_PAGE_BYTES = 1 << 20
+_PAGE_BYTES = 1 << 22
 _FIRST_ROWS = 256
 
 
@@ -67,7 +67,7 @@ class Snapshot:
             yield pairs.field("key"), pairs.field("value")
 
     async def _pages(self, start: bytes, end: bytes, batch: int | None = None) -> AsyncIterator[_ScanPage]:
-        limit = batch or _FIRST_ROWS
+        asked = limit = batch or _FIRST_ROWS
         attempts = Attempts(f"Scanning [{start.hex()}, {end.hex()}) at {self.ts}", self._patience)
         position = start
         now = await self._later()
@@ -77,23 +77,21 @@ class Snapshot:
             return min(region_end, end) if region_end and end else region_end or end
 
         def request(region: LocatedRegion) -> to_store.StoreRequest[_ScanPage]:
-            return to_store.scan(position, upper(region), limit, self.ts, now, _ScanPage, self._locks.ignored)
+            nonlocal asked, limit
+            asked, limit = limit, max(1, limit // 2)  # were this answer too large, no other would come
+            return to_store.scan(position, upper(region), asked, self.ts, now, _ScanPage, self._locks.ignored)
 
         while not end or position < end:
-            asked = limit
             page, region = await self._calls.send(position, request, attempts)
-            response, good = page.message, page.good
-            blocked = response.error if response.HasField("error") else None
-            if good < len(response.pairs):
-                blocked = blocked or response.pairs[good].error
-            if good:
+            limit = asked
+            if page.good:
                 yield page
-                position = response.pairs[good - 1].key + b"\0"
+                position = page.pairs.field("key")[page.good - 1].as_py() + b"\0"
                 attempts.progress()
-                limit = batch or max(1, min(to_store.MOST_ROWS, _PAGE_BYTES * good // page.size))
-            if blocked is not None:
+                limit = batch or max(1, min(to_store.MOST_ROWS, _PAGE_BYTES * page.good // page.size))
+            if (blocked := page.blocked()) is not None:
                 await self._locks.resolve([_lock_of(blocked, position)], attempts)
-            elif len(response.pairs) < asked:
+            elif len(page.pairs) < asked:
                 attempts.progress()
                 position = upper(region)
                 if not position:
@@ -107,21 +105,36 @@ class Snapshot:
 
 
 class _ScanPage:
-    """The answer to one call: as a message, and its pairs as an array of structs."""
+    """The answer to one call: its pairs as an array of structs, and all of it as a message, made when it is wanted."""
 
     def __init__(self, data: bytes) -> None:
+        self._data = data
         self.size = len(data)
-        self.message = kvrpcpb_pb2.ScanResponse.FromString(data)
-        self.region_error = self.message.region_error
-        self.pairs = _columns().of([data]).column("pairs").flatten()
+        answer = _columns().of([data])
+        self._errors = [name for name in ("region_error", "error") if not answer.column(name).null_count]
+        self.pairs = answer.column("pairs").flatten()
         errors = self.pairs.field("error")
         #: How many pairs come before the first that could not be read.
         self.good = (
             len(errors) if errors.null_count == len(errors) else pc.index(errors.is_valid(), pa.scalar(True)).as_py()
         )
 
+    @cached_property
+    def message(self) -> kvrpcpb_pb2.ScanResponse:
+        return kvrpcpb_pb2.ScanResponse.FromString(self._data)
+
+    @property
+    def region_error(self) -> errorpb_pb2.Error:
+        return self.message.region_error
+
     def HasField(self, field_name: Any) -> bool:
-        return self.message.HasField(field_name)
+        return field_name in self._errors
+
+    def blocked(self) -> Any:
+        """The KeyError because of which rows are missing; None: there is none."""
+        if self.HasField("error"):
+            return self.message.error
+        return self.message.pairs[self.good].error if self.good < len(self.pairs) else None
 
     @classmethod
     def FromString(cls, data: bytes, /) -> _ScanPage:
@@ -130,7 +143,8 @@ class _ScanPage:
 
 @cache
 def _columns() -> MessageColumns:
-    fields = {"ScanResponse": ("pairs",), "KvPair": ("error", "key", "value"), "KeyError": ()}
+    answer = ("region_error", "pairs", "error")
+    fields = {"ScanResponse": answer, "KvPair": ("error", "key", "value"), "KeyError": (), "Error": ()}
     return MessageColumns(kvrpcpb_pb2.DESCRIPTOR, "ScanResponse", fields)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +19,11 @@ from changefeed.model.rows import RAW_SCHEMA, raw_bytes
 from changefeed.model.table_copy import CopyChunk, TableCopy
 from changefeed.upstream.tikv.client.kv import Snapshot
 from changefeed.upstream.tikv.client.regions import Pd
+from changefeed.upstream.tikv.client.requests.to_store import MOST_ROWS
 from changefeed.upstream.tikv.client.safepoint import lost_history
 
-AT_ONCE = 4  # chunks
+AT_ONCE = 4  # chunks of a span
+MOST_AT_ONCE = 8  # of all spans of a task: each has a page or two in memory
 
 
 class ScanRateLimit:
@@ -50,8 +52,9 @@ class CopyScan:
         rate: float | None = None,
         at_once: int = AT_ONCE,
     ) -> None:
-        """`at_once`: so many chunks are scanned side by side."""
+        """`at_once`: so many chunks of a span are scanned side by side."""
         self._at_once = at_once
+        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         self._pd = pd
         self._clock = clock
         self._room = room
@@ -72,12 +75,14 @@ class CopyScan:
         snapshot = Snapshot(self._pd, copy.ts)
 
         async def scan(chunk: CopyChunk) -> None:
-            async for keys, values in snapshot.columns(chunk.start, chunk.end):
-                batch = _inserted(span_id, chunk.ts, keys, values)
-                await self._room()
-                await take(batch)
-                if (seconds := self._pace.wait(self._clock.monotonic(), raw_bytes(batch))) > 0:
-                    await self._clock.sleep(seconds)
+            async with self._turns:
+                same = _same_in_all(span_id, chunk.ts)
+                async for keys, values in snapshot.columns(chunk.start, chunk.end):
+                    batch = _inserted(same, keys, values)
+                    await self._room()
+                    await take(batch)
+                    if (seconds := self._pace.wait(self._clock.monotonic(), raw_bytes(batch))) > 0:
+                        await self._clock.sleep(seconds)
 
         async def over(chunk: CopyChunk, task: asyncio.Task[None]) -> None:
             await task
@@ -102,20 +107,13 @@ class CopyScan:
         await whole(copy.ts)
 
 
-def _inserted(span_id: int, ts: int, keys: pa.Array, values: pa.Array) -> pa.RecordBatch:
-    count = len(keys)
+def _same_in_all(span_id: int, ts: int) -> Mapping[str, pa.Array]:
+    """What the rows of a chunk have in common, for as many as a page has at most."""
+    numbers = {"span_id": span_id, "commit_ts": ts, "start_ts": 0, "op": OP_INSERT, "txn_source": 0}
+    same = {name: pa.array(np.full(MOST_ROWS, number), RAW_SCHEMA.field(name).type) for name, number in numbers.items()}
+    return {**same, "old_value": pa.nulls(MOST_ROWS, pa.binary())}
 
-    def same(value: int, type_: str) -> pa.Array:
-        return pa.array(np.full(count, value, type_))
 
-    columns = {
-        "span_id": same(span_id, "u8"),
-        "commit_ts": same(ts, "u8"),
-        "start_ts": same(0, "u8"),
-        "op": same(OP_INSERT, "u1"),
-        "key": keys,
-        "value": values,
-        "old_value": pa.nulls(count, pa.binary()),
-        "txn_source": same(0, "u8"),
-    }
+def _inserted(same: Mapping[str, pa.Array], keys: pa.Array, values: pa.Array) -> pa.RecordBatch:
+    columns = {"key": keys, "value": values, **{name: column.slice(0, len(keys)) for name, column in same.items()}}
     return pa.RecordBatch.from_arrays([columns[name] for name in RAW_SCHEMA.names], schema=RAW_SCHEMA)

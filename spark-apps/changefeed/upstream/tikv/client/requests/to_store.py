@@ -11,12 +11,13 @@ from changefeed.upstream.tikv.client.pd import LocatedRegion, encode_bound
 from changefeed.upstream.tikv.client.requests.arguments import Arguments
 from changefeed.wire import errorpb_pb2, kvrpcpb_pb2, metapb_pb2
 
-MOST_ROWS = 8192
+MOST_ROWS = 16384
 MOST_LOCKS = 1024
 
 
 class HasRegionError(Protocol):
-    region_error: errorpb_pb2.Error
+    @property
+    def region_error(self) -> errorpb_pb2.Error: ...
 
     def HasField(self, field_name: Any) -> bool: ...
 
