@@ -17,7 +17,7 @@ from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.upstream.contract import GATHER_SECONDS
 from changefeed.upstream.postgresql.chain import lsn_text
 from changefeed.upstream.postgresql.failures import failure, lost
-from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
+from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession, quoted
 
 #: The server is told where we are so often, and asked for an answer; a fourth of what it waits for, if that is less.
 STATUS_S = 10.0
@@ -164,10 +164,10 @@ def error_of(where: str, kind: int, body: bytes, slot: str = "") -> ChangefeedEr
 
 
 def _command(slot: str, publications: Sequence[str], start_lsn: int) -> str:
-    names = ",".join('"' + name.replace('"', '""') + '"' for name in publications).replace("'", "''")
+    names = ",".join(map(quoted, publications)).replace("'", "''")
     options = f"proto_version '2', streaming 'on', messages 'true', publication_names '{names}'"
     position = lsn_text(start_lsn)
-    return f'START_REPLICATION SLOT "{slot}" LOGICAL {position} ({options})'
+    return f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {position} ({options})"
 
 
 def _quarter(rows: list[list[str]]) -> list[float]:

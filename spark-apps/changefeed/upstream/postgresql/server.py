@@ -26,7 +26,7 @@ from changefeed.upstream.postgresql.failures import failure, lost
 SETTINGS = {
     "client_encoding": "UTF8",
     "DateStyle": "ISO, YMD",
-    "IntervalStyle": "postgres",
+    "IntervalStyle": "iso_8601",
     "TimeZone": "UTC",
     "extra_float_digits": "3",
     "bytea_output": "hex",
@@ -105,6 +105,11 @@ class PostgresqlSession:
         with suppress(pg8000.native.InterfaceError, OSError):
             self._connection.close()
         self.socket.close()
+
+
+def quoted(*names: str) -> str:
+    """Give a name for SQL, as of a table in its schema."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 @contextmanager
