@@ -1,0 +1,1 @@
+"""What the texts of PostgreSQL's types are in SQL types and Arrow arrays."""
