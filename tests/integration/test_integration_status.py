@@ -11,7 +11,7 @@ from changefeed.errors import Fenced, NeedsHuman, Unavailable
 from changefeed.kube.connection import Connection, in_pod
 from changefeed.log.log import Log
 from changefeed.log.records import EpochRecord
-from changefeed.model.tso import physical_ms, to_datetime
+from changefeed.model.tso import to_datetime
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner.driver import Driver, RunOptions
 from changefeed.owner.pod import Pod
@@ -126,7 +126,8 @@ async def test_rule_22_the_run_goes_on_without_the_api_server(world: World, api:
     assert run.driver is not None
     failed = run.driver.registry.total("changefeed_owner_status_errors_total")
     assert failed == len(api.asked) > 0
-    assert all(physical_ms(int(said["checkpointTs"])) <= run.driver.meter.pd_ms for said in api.statuses())
+    now = world.tidb.now()  # the driver's clock is older: it asks PD five times a second at most
+    assert all(int(said["checkpointTs"]) < now for said in api.statuses())
 
 
 async def test_a_fenced_driver_writes_nothing(world: World, api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
