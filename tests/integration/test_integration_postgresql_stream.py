@@ -1,0 +1,227 @@
+"""A slot's stream from a real server to columns: connection, transactions, ts, definitions and decoder together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from changefeed.model.position import OP_DELETE
+from changefeed.model.tso import physical_ms
+from changefeed.schema.sql_type import SqlType
+from changefeed.schema.table_info import TableInfo
+from changefeed.upstream.postgresql.catalog import PublishedTables, read_published
+from changefeed.upstream.postgresql.chain import EMIT, Anchor, Chain, Origin, check_start, lsn_of
+from changefeed.upstream.postgresql.pgoutput.messages import Commit, KeepAlive, LogicalMessage, Relation
+from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStream
+from changefeed.upstream.postgresql.replication import Replication
+from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
+from changefeed.upstream.postgresql.values.decoder import PgoutputRows
+from conftest import wait_for
+from integration_postgresql import Postgresql, running
+
+USER, PASSWORD = "keeper", "p@ss/word"
+
+
+@pytest.fixture(params=["debian", "newest"])
+def database(request: pytest.FixtureRequest) -> Iterator[Postgresql]:
+    with running(USER, PASSWORD, of=request.param) as server:
+        yield server
+
+
+def reached(database: Postgresql) -> PostgresqlServer:
+    return PostgresqlServer("127.0.0.1", database.port, "postgres", USER, PASSWORD)
+
+
+def published(database: Postgresql) -> PublishedTables:
+    with closing(PostgresqlSession(reached(database))) as session:
+        return read_published(session, "p")
+
+
+def new_slot(database: Postgresql) -> Anchor:
+    ((position,),) = database.query("SELECT lsn::text FROM pg_create_logical_replication_slot('s', 'pgoutput')")
+    return Anchor(0, lsn_of(position))
+
+
+class Reader:
+    """One life of a reader. `ts` by the end of the commit or message; `rows`: (ts, op, key, columns)."""
+
+    def __init__(self, database: Postgresql, anchor: Anchor, tables: dict[int, TableInfo]) -> None:
+        self._tables = tables
+        self.replication = Replication(reached(database), "s", ["p"])
+        self.origin = Origin(self.replication.system_id, self.replication.timeline)
+        self.chain = Chain(anchor)
+        self._stream = TransactionStream(lambda relation: _primary_key(tables[relation.oid]))
+        self.ts: dict[int, int] = {}
+        self.times: dict[int, int] = {}
+        self.relations: list[Relation] = []
+        self.rows: list[tuple[int, int, bytes, dict[str, Any]]] = []
+
+    def take(self) -> None:
+        """One read's worth."""
+        arrived = self._stream.take(self.replication.read(0.1, 0.01))
+        commits: list[int | None] = []
+        for event in arrived.events:
+            if isinstance(event, Commit):
+                commits.append(self.chain.commit(event.end_lsn, event.time_us))
+                self._given(event.end_lsn, commits[-1])
+                self.times[event.end_lsn] = event.time_us
+            elif isinstance(event, LogicalMessage):
+                self._given(event.lsn, self.chain.message(event.lsn, event.prefix, event.content))
+            elif isinstance(event, KeepAlive):
+                self.chain.keep_alive(event.end_lsn)
+            elif isinstance(event, Relation):
+                self.relations.append(event)
+        self.chain.check()
+        for changes in arrived.changes:
+            table = self._tables[changes.relation.oid]
+            batch = changes.batch(table.id, np.array([ts or 0 for ts in commits], np.uint64))
+            values = [old if op == OP_DELETE else new for op, new, old in zip(*self._of(batch), strict=True)]
+            found = PgoutputRows().rows(table, batch["key"], pa.array(values, pa.binary()), "UTC")
+            names = [column.name for column in table.output_columns]
+            columns = zip(*(column.to_pylist() for column in found), strict=True)
+            ts, op, key = (batch[name].to_pylist() for name in ("commit_ts", "op", "key"))
+            for row in zip(ts, op, key, (dict(zip(names, row, strict=True)) for row in columns), strict=True):
+                if row[0]:
+                    self.rows.append(row)
+
+    def until(self, is_there: Callable[[], Any]) -> None:
+        def more() -> Any:
+            self.take()
+            return is_there()
+
+        wait_for(more, "what the server is to send")
+
+    def _given(self, end_lsn: int, ts: int | None) -> None:
+        if ts is not None:
+            self.ts[end_lsn] = ts
+
+    def _of(self, batch: Any) -> list[list[Any]]:
+        return [batch[name].to_pylist() for name in ("op", "value", "old_value")]
+
+
+def _primary_key(table: TableInfo) -> list[str]:
+    return [name for index in table.indexes if index.is_primary for name, _ in index.columns]
+
+
+def test_a_definition_has_the_columns_that_rows_have(database: Postgresql) -> None:
+    """Promise: names, order and keys are those that the server describes, and each value is decoded by its column."""
+    is_new = database.query("SELECT current_setting('server_version_num')::int >= 180000") == [[True]]
+    database.query(
+        "CREATE DOMAIN small AS numeric(6, 2)",
+        "CREATE DOMAIN smaller AS small CHECK (VALUE < 100)",
+        "CREATE TABLE typed (b bigint, a varchar(20) NOT NULL, gone int, n smaller, twice bigint GENERATED ALWAYS AS "
+        "(2 * b) STORED, d date, PRIMARY KEY (a, b))",
+        "ALTER TABLE typed DROP COLUMN gone",
+        "INSERT INTO typed VALUES (0, 'old')",
+        "ALTER TABLE typed ADD COLUMN late int NOT NULL DEFAULT 7",
+        "CREATE UNIQUE INDEX single ON typed (late)",
+        "CREATE UNIQUE INDEX partial ON typed (n) WHERE n > 0",
+        "CREATE TABLE listed (id int PRIMARY KEY, hidden text, seen text)",
+        "CREATE TABLE by_index (id int NOT NULL, v int)",
+        "CREATE UNIQUE INDEX by_index_id ON by_index (id)",
+        "ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_id",
+        "CREATE TABLE parted (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE part (v text, id int NOT NULL)",
+        "ALTER TABLE parted ATTACH PARTITION part FOR VALUES FROM (0) TO (9)",
+        "CREATE TABLE elsewhere (id int PRIMARY KEY)",
+        "CREATE PUBLICATION p FOR TABLE typed, listed (id, seen), by_index, parted WITH (publish_via_partition_root"
+        f"{', publish_generated_columns = stored' if is_new else ''})",
+    )
+    tables = {table.id: table for table in published(database).tables}
+    anchor = new_slot(database)
+    database.query(
+        "INSERT INTO typed (a, b, n, d, late) VALUES ('x', 5, 1.5, '2026-03-04', 8)",
+        "INSERT INTO listed VALUES (1, 'no', 'yes')",
+        "INSERT INTO by_index VALUES (2, 3)",
+        "INSERT INTO parted VALUES (4, 'four')",
+    )
+    reader = Reader(database, anchor, tables)
+    with closing(reader.replication):
+        reader.until(lambda: len(reader.rows) == 4)
+    described = {relation.name: relation for relation in reader.relations}
+    assert {table.name for table in tables.values()} == {"typed", "listed", "by_index", "parted"}
+    assert set(described) == {"typed", "listed", "by_index", "parted", "part"}  # of which no row comes
+    for table in tables.values():
+        relation = described[table.name]
+        assert [column.name for column in table.output_columns] == [column.name for column in relation.columns]
+        identity = {column.name for column in relation.columns if column.is_identity}
+        assert {column.name for column in table.columns if column.is_pk} == identity
+        (primary,) = [index for index in table.indexes if index.is_primary]
+        assert {name for name, _ in primary.columns} == identity
+        assert TableInfo.from_json(table.to_json()) == table
+    twice = {"twice": 10} if is_new else {}
+    assert [row[3] for row in reader.rows] == [
+        {"b": 5, "a": "x", "n": "1.50", **twice, "d": "2026-03-04", "late": 8},
+        {"id": 1, "seen": "yes"},
+        {"id": 2, "v": 3},
+        {"id": 4, "v": "four"},
+    ]
+    typed = next(table for table in tables.values() if table.name == "typed")
+    columns = {column.name: column for column in typed.columns}
+    assert (columns["n"].type, columns["n"].flen, columns["n"].decimal) == (SqlType.DECIMAL, 6, 2)
+    assert columns["late"].origin_default == "7"
+    assert [name for name, column in columns.items() if column.is_generated_virtual] == ([] if is_new else ["twice"])
+    assert [name for name, column in columns.items() if not column.nullable] == ["b", "a", "late"]
+    assert {index.name: index.columns for index in typed.indexes} == {
+        "typed_pkey": (("a", -1), ("b", -1)),
+        "single": (("late", -1),),
+    }
+
+
+def test_every_life_of_a_reader_gives_the_same_ts(database: Postgresql) -> None:
+    """Promise: the server is killed and its clock of commits is what it is; each commit has one ts, and no row is lost.
+
+    Each life begins at what was recorded by then, and the server has forgotten some of what was confirmed.
+    """
+    database.query(
+        "CREATE TABLE t (id int PRIMARY KEY, v int)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "CREATE PUBLICATION p FOR TABLE t",
+    )
+    tables = {table.id: table for table in published(database).tables}
+    recorded, origin = new_slot(database), None
+    ts: dict[int, int] = {}
+    state: dict[int, int] = {}
+
+    def write(life: int) -> None:
+        for step in range(50):
+            number = life * 50 + step
+            database.query(
+                f"INSERT INTO t VALUES ({number}, 0), (-1, {number}) ON CONFLICT (id) DO UPDATE SET v = {step}"
+            )
+            if step % 10 == 0:
+                database.query(EMIT, f"DELETE FROM t WHERE id = {number}")
+
+    for life in range(3):
+        ((confirmed,),) = database.query("SELECT confirmed_flush_lsn::text FROM pg_replication_slots")
+        reader = Reader(database, recorded, tables)
+        check_start("s", recorded, origin or reader.origin, lsn_of(confirmed), reader.origin)
+        origin = reader.origin
+        writer = threading.Thread(target=write, args=[life])
+        writer.start()
+        with closing(reader.replication):
+            reader.until(lambda reader=reader: len(reader.ts) > 20)  # type: ignore[misc]
+            recorded = reader.chain.anchor(sorted(reader.ts.values())[10])
+            reader.replication.confirm(recorded.lsn, reader.chain.recorded(recorded))
+            writer.join()
+            ((end,),) = database.query("SELECT pg_current_wal_insert_lsn()::text")
+            database.query(EMIT)
+            reader.until(lambda reader=reader, end=end: max(reader.ts) >= lsn_of(end))  # type: ignore[misc]
+        for lsn, given in reader.ts.items():
+            assert ts.setdefault(lsn, given) == given
+        for lsn, time_us in reader.times.items():
+            assert lsn not in ts or physical_ms(ts[lsn]) >= time_us // 1000
+        for _, op, _, row in sorted(reader.rows, key=lambda row: row[0]):
+            if op == OP_DELETE:
+                state.pop(row["id"], None)
+            else:
+                state[row["id"]] = row["v"]
+        assert sorted(state.items()) == [tuple(row) for row in database.query("SELECT id, v FROM t ORDER BY id")]
+        database.kill()
+        database.start()
+    assert [ts[lsn] for lsn in sorted(ts)] == sorted(set(ts.values()))
