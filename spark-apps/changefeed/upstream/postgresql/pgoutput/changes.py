@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,13 +22,15 @@ import pyarrow as pa
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.upstream.binary_view import Ints
-from changefeed.upstream.postgresql.pgoutput.located_rows import NONE, LocatedRows, RowMessages
+from changefeed.upstream.binary_view import Ints, Mask, Words
+from changefeed.upstream.postgresql.pgoutput.located_rows import NONE, LocatedRows
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
-from changefeed.upstream.postgresql.pgoutput.netting import Chains, chains, out_of_order
+from changefeed.upstream.postgresql.pgoutput.netting import Chains, chains, out_of_order, row_hashes
+from changefeed.upstream.postgresql.pgoutput.row_messages import RowMessages, joined_messages
 from changefeed.upstream.postgresql.pgoutput.tuples import view_of
 
 Ops = npt.NDArray[np.uint8]
+_NO_WORDS, _NO_INTS = np.zeros(0, np.uint64), np.zeros(0, np.int64)
 #: The names of the primary key of a relation whose replica identity is FULL; () if it has none.
 PrimaryKey = Callable[[Relation], Sequence[str]]
 
@@ -54,15 +56,62 @@ class NetChanges:
         return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
 
 
-def changes_of(messages: RowMessages, relations: Sequence[Relation], primary_key: PrimaryKey) -> list[NetChanges]:
-    """The net changes. Raises ProtocolViolation for what is no row, NeedsHuman for a table whose rows look alike."""
+def changes_of(
+    parts: Sequence[RowMessages], relations: Sequence[Relation], primary_key: PrimaryKey
+) -> Iterator[NetChanges]:
+    """The net changes of transactions that may go on from part to part; one part is in memory twice at a time.
+
+    Raises ProtocolViolation for what is no row, NeedsHuman for a table whose rows look alike.
+    """
+    if len(parts) > 1:
+        hashed = [_hashes(part, relations, primary_key) for part in parts]
+        apart = _in_several(hashed)
+        rest = joined_messages([part.only(chosen) for part, chosen in zip(parts, apart, strict=True)])
+        parts = [*(part.only(~chosen) for part, chosen in zip(parts, apart, strict=True)), rest]
+    for part in parts:
+        for versions in _by_table(part, relations, primary_key):
+            yield from _Net(versions).changes()
+
+
+def _by_table(
+    messages: RowMessages, relations: Sequence[Relation], primary_key: PrimaryKey
+) -> Iterable[list[LocatedRows]]:
+    """The rows of each table, by its versions."""
     view = view_of(messages.data)
-    by_table: dict[int, list[LocatedRows]] = {}
+    found: dict[int, list[LocatedRows]] = {}
     for number in np.unique(messages.relations).tolist():
         relation = relations[number]
         rows = LocatedRows(view, relation, _identity(relation, primary_key), messages, number)
-        by_table.setdefault(relation.oid, []).append(rows)
-    return [found for versions in by_table.values() for found in _Net(versions).changes()]
+        found.setdefault(relation.oid, []).append(rows)
+    return found.values()
+
+
+def _hashes(messages: RowMessages, relations: Sequence[Relation], primary_key: PrimaryKey) -> tuple[int, Words, Ints]:
+    """How many messages there are; for each change the hash of its row, and the message's number."""
+    rows = [rows for versions in _by_table(messages, relations, primary_key) for rows in versions]
+    hashes = [row_hashes(each.commits, each.keys, each.relation.oid) for each in rows]
+    numbers = [each.numbers for each in rows]
+    return len(messages.starts), np.concatenate([_NO_WORDS, *hashes]), np.concatenate([_NO_INTS, *numbers])
+
+
+def _in_several(hashed: list[tuple[int, Words, Ints]]) -> list[Mask]:
+    """By part, the messages of rows that other parts change, too; and all that hangs together with them.
+
+    A message that changes a key is of two rows, so what is left of one of them follows it.
+    """
+    each, times = np.unique(np.concatenate([np.unique(hashes) for _, hashes, _ in hashed]), return_counts=True)
+    wanted = each[times > 1]
+    while True:
+        masks = []
+        for messages, hashes, numbers in hashed:
+            chosen = np.zeros(messages, np.bool_)
+            chosen[numbers[np.isin(hashes, wanted)]] = True
+            masks.append(chosen)
+        found = [hashes[chosen[numbers]] for (_, hashes, numbers), chosen in zip(hashed, masks, strict=True)]
+        further = np.unique(np.concatenate(found))
+        if len(further) == len(wanted):
+            return masks
+        wanted = further
 
 
 def _identity(relation: Relation, primary_key: PrimaryKey) -> list[int]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from changefeed.upstream.binary_view import Ints, Mask
-from changefeed.upstream.postgresql.pgoutput.located_rows import RowMessages
+from changefeed.upstream.postgresql.pgoutput.row_messages import RowMessages
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,10 @@ class Held:
     def only(self, chosen: Mask | slice) -> Held:
         starts, ends, kinds = self.starts[chosen], self.ends[chosen], self.kinds[chosen]
         return Held(self.data, starts, ends, kinds, self.relations[chosen], self.numbers[chosen], self.xids[chosen])
+
+    def of_commits(self, commits: Ints) -> RowMessages:
+        """They are committed: `commits` has each row's number."""
+        return RowMessages(self.data, self.starts, self.ends, self.kinds, self.relations, commits)
 
     @property
     def bytes(self) -> int:
@@ -64,25 +67,3 @@ class StreamedRows:
     def bytes(self) -> int:
         """The size of what is held."""
         return sum(rows.bytes for held in self._held.values() for rows in held)
-
-
-def together(parts: Sequence[tuple[Held, Ints]]) -> RowMessages:
-    """Parts with the number of each row's commit as one, one part behind the other."""
-    if len(parts) == 1:
-        rows, commits = parts[0]
-        return RowMessages(rows.data, rows.starts, rows.ends, rows.kinds, rows.relations, commits)
-    pieces: list[bytes] = []
-    shifts, size = [], 0
-    for rows, _ in parts:
-        if not pieces or rows.data is not pieces[-1]:
-            pieces.append(rows.data)
-            size += len(rows.data)
-        shifts.append(size - len(rows.data))
-    return RowMessages(
-        b"".join(pieces),
-        np.concatenate([rows.starts + shift for (rows, _), shift in zip(parts, shifts, strict=True)]),
-        np.concatenate([rows.ends + shift for (rows, _), shift in zip(parts, shifts, strict=True)]),
-        np.concatenate([rows.kinds for rows, _ in parts]),
-        np.concatenate([rows.relations for rows, _ in parts]),
-        np.concatenate([commits for _, commits in parts]),
-    )

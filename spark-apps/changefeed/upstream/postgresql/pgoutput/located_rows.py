@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from changefeed.errors import ProtocolViolation
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.upstream.binary_view import BinaryView, Ints, Mask
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
+from changefeed.upstream.postgresql.pgoutput.row_messages import DELETE, INSERT, RowMessages
 from changefeed.upstream.postgresql.pgoutput.tuples import (
     COUNT,
     NULL,
@@ -27,25 +27,9 @@ from changefeed.upstream.postgresql.pgoutput.tuples import (
     view_of,
 )
 
-INSERT, UPDATE, DELETE = ord("I"), ord("U"), ord("D")
 NONE = -1
 _NEW, _OLD_KEY, _OLD_ROW = ord("N"), ord("K"), ord("O")
 _HEAD = 5  # of a row message: its kind and the table's OID
-
-
-@dataclass(frozen=True)
-class RowMessages:
-    """Rows of committed transactions, each one's in their order. `starts`: of their kind.
-
-    `relations`: by number, the version of the table that each row has. `commits`: by number, the row's transaction.
-    """
-
-    data: bytes
-    starts: Ints
-    ends: Ints
-    kinds: npt.NDArray[np.uint8]
-    relations: Ints
-    commits: Ints
 
 
 class LocatedRows:

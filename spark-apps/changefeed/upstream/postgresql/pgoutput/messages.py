@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from changefeed.errors import ProtocolViolation
 
@@ -40,8 +40,7 @@ class Relation:
         return f"{self.schema_name}.{self.name}"
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(NamedTuple):
     """A transaction is over. `lsn`: of its commit record, `end_lsn`: behind it, `time_us`: since 1970."""
 
     xid: int

@@ -69,8 +69,13 @@ def _repeats(sorted_hashes: Words) -> Mask:
     return same
 
 
+def row_hashes(commits: Ints, keys: pa.BinaryArray, seed: int) -> Words:
+    """A number each, the same for the same key in the same commit."""
+    return _hashes(BinaryView(keys), commits, seed)
+
+
 def _hashes(view: BinaryView, commits: Ints, seed: int) -> Words:
-    """A number each, the same for the same key in the same commit; 8 bytes of all keys at a time."""
+    """See row_hashes; 8 bytes of all keys at a time."""
     sizes = view.ends - view.starts
     hashes = _mixed(commits.astype(np.uint64) + sizes.astype(np.uint64) * _MIX + np.uint64(seed))
     for done in range(0, int(sizes.max(initial=0)), 8):

@@ -13,7 +13,7 @@ A state machine without socket or clock. It begins with the stream, and a new st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,8 +23,7 @@ from changefeed.upstream.binary_view import BinaryView, Ints, Mask
 from changefeed.upstream.postgresql.pgoutput import messages
 from changefeed.upstream.postgresql.pgoutput.changes import NetChanges, PrimaryKey, changes_of
 from changefeed.upstream.postgresql.pgoutput.frames import KEEP_ALIVE, CopyMessages, CopyStream, Reply
-from changefeed.upstream.postgresql.pgoutput.held_rows import Held, StreamedRows, together
-from changefeed.upstream.postgresql.pgoutput.located_rows import DELETE, INSERT, UPDATE
+from changefeed.upstream.postgresql.pgoutput.held_rows import Held, StreamedRows
 from changefeed.upstream.postgresql.pgoutput.messages import (
     Body,
     Commit,
@@ -33,10 +32,12 @@ from changefeed.upstream.postgresql.pgoutput.messages import (
     Relation,
     Truncate,
 )
+from changefeed.upstream.postgresql.pgoutput.row_messages import DELETE, INSERT, UPDATE, RowMessages, gathered
 from changefeed.upstream.postgresql.pgoutput.tuples import view_of
 
 Event = Commit | LogicalMessage | Relation | Truncate | KeepAlive
 
+_PART_BYTES = 64 << 20  # of rows that are looked at together
 _XID = 4  # bytes, in each message of a streamed transaction
 _IS_ROW = np.zeros(256, np.bool_)
 _IS_ROW[[INSERT, UPDATE, DELETE]] = True
@@ -52,11 +53,12 @@ class Arrival:
     """What some bytes have brought.
 
     `events`, in their order: a Relation when a table is described for the first time or otherwise than before, what a
-    transaction brings beside its rows, then its Commit. `changes.commits` count the commits among them.
+    transaction brings beside its rows, then its Commit. `changes`, to be read once: their `commits` count the commits
+    among the events.
     """
 
     events: list[Event]
-    changes: list[NetChanges]
+    changes: Iterator[NetChanges]
     replies: list[Reply]
 
 
@@ -133,7 +135,7 @@ class TransactionStream:
         self._ahead = len(self._row_at)
         self._assign()
         self._end_plain()
-        changes = changes_of(together(self._ready), self._relations, self._primary_key) if self._ready else []
+        changes = changes_of(gathered(self._ready, _PART_BYTES), self._relations, self._primary_key)
         return Arrival(self._events, changes, arrived.replies)
 
     def _start(self, arrived: CopyMessages) -> Mask:
@@ -145,7 +147,7 @@ class TransactionStream:
         self._events: list[Event] = []
         self._commits = 0
         self._cuts: list[tuple[int, int]] = []  # of plain commits: the number behind the last row, and its own
-        self._ready: list[tuple[Held, Ints]] = []
+        self._ready: list[RowMessages] = []
         return is_row
 
     # -- rows
@@ -194,7 +196,7 @@ class TransactionStream:
             if here:
                 ready = rows.only(slice(0, here)) if here < len(rows.numbers) else rows
                 ready = self._left(ready, self._emptied)
-                self._ready.append((ready, commits[np.searchsorted(behind, ready.numbers, side="right")]))
+                self._ready.append(ready.of_commits(commits[np.searchsorted(behind, ready.numbers, side="right")]))
             if here < len(rows.numbers):
                 self._open.append(rows.only(slice(here, None)))
         self._emptied = [emptied for emptied in self._emptied if emptied.numbers.start >= behind[-1]]
@@ -301,7 +303,7 @@ class TransactionStream:
                 self._describe(event, versions[number])
         for rows in self.streamed.take(xid):
             left = self._left(rows, stream.emptied)
-            self._ready.append((left, np.full(len(left.numbers), self._commits)))
+            self._ready.append(left.of_commits(np.full(len(left.numbers), self._commits)))
         del self._streams[xid]
         self._ended(commit)
 
