@@ -18,7 +18,7 @@ from changefeed.eventstore.slices import SegmentSlice
 from changefeed.model.order import BY_IDENTITY, BY_POSITION, comparable, order_of, ordered, same_as_next
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
-from changefeed.pipeline.parts import PART_BYTES, ZONE_BYTES, Part, cut
+from changefeed.pipeline.parts import PART_BYTES, OrderedRows, Part, cut
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.time_zones import UTC
 from changefeed.upstream.decoders import decoder_of
@@ -43,15 +43,15 @@ def sort_parts(
     *,
     split: bool,
     size: int = PART_BYTES,
-    zone_size: int = ZONE_BYTES,
 ) -> Iterator[Sorted]:
     """What `sort_rows` gives, in parts as of `cut`, one after the other."""
     if sum(rows.get_total_buffer_size() for _, rows in slices) <= size:  # nbytes takes thirty times as long
         yield sort_rows(slices, table, from_, to, split=split)
         return
-    first_ts = from_.commit_ts + from_.is_end_of_ts
-    for part in cut([rows for _, rows in slices], first_ts, to.commit_ts, size, zone_size, split=split):
-        yield sort_rows(slices, table, from_, to, split=split, part=part)
+    standing = [(piece, OrderedRows.of(batch)) for piece, rows in slices for batch in rows.to_batches()]
+    for part in cut([rows for _, rows in standing], _first_ts(from_), to.commit_ts, size, split=split):
+        found = [(piece, batch) for piece, rows in standing for batch in part.select(rows)]
+        yield _sorted(found, table, from_, to, split=split, part=part)
 
 
 def sort_rows(
@@ -61,28 +61,54 @@ def sort_rows(
     to: Position,
     *,
     split: bool,
-    part: Part | None = None,
 ) -> Sorted:
     """The rows in `(from_, to]` of the slices of one dispatcher, each once, ordered by position.
 
-    `part`: those of it alone.
     `split`: an update that changes a column of a NOT NULL unique key becomes a delete and an insert, as in
     TiCDC (docs/sink-files.md, Reading). Raises ProtocolViolation when two copies of a row differ.
     """
-    part = part or Part(from_.commit_ts + from_.is_end_of_ts, to.commit_ts)
-    pieces = [(piece, part.select(rows)) for piece, rows in slices]
-    found = pa.concat_batches([NO_ROWS, *(batch for _, rows in pieces for batch in rows.to_batches())])
-    unique = _unique(found, [(piece, rows.num_rows) for piece, rows in pieces])
+    found = [
+        (piece, batch) for piece, rows in slices for batch in _of_ts(rows, _first_ts(from_), to.commit_ts).to_batches()
+    ]
+    return _sorted(found, table, from_, to, split=split, part=None)
+
+
+def _sorted(
+    found: Sequence[tuple[SegmentSlice, pa.RecordBatch]],
+    table: TableInfo,
+    from_: Position,
+    to: Position,
+    *,
+    split: bool,
+    part: Part | None,
+) -> Sorted:
+    joined = pa.concat_batches([NO_ROWS, *(batch for _, batch in found)])
+    unique = _unique(joined, [(piece, batch.num_rows) for piece, batch in found])
     rows = _split_updates(unique, table) if split else unique
     raw_rows = unique.num_rows
-    if part.zone is not None:
+    if part is not None and not (owned := part.owns(rows)).all():
         raw_rows = int(part.owns(unique).sum())
-        rows = rows.filter(pa.array(part.owns(rows)))
+        rows = rows.filter(pa.array(owned))
     if rows is not unique:
         rows = ordered(rows, BY_POSITION)
     if not (from_.is_end_of_ts and to.is_end_of_ts):
         rows = rows.filter(pa.array(_after(rows, from_) & ~_after(rows, to)))
     return Sorted(rows, raw_rows)
+
+
+def _first_ts(from_: Position) -> int:
+    return from_.commit_ts + from_.is_end_of_ts
+
+
+def _of_ts(rows: pa.Table, first_ts: int, last_ts: int) -> pa.Table:
+    """The rows with first_ts <= commit ts <= last_ts."""
+    commit_ts = rows["commit_ts"].to_numpy()
+    wanted = (commit_ts >= first_ts) & (commit_ts <= last_ts)
+    found = np.flatnonzero(wanted)
+    first = int(found[0]) if len(found) else 0
+    # A slice's rows stand by commit ts: those of an entry are neighbours, and copied when they are sorted.
+    together = bool(wanted[first : first + len(found)].all())
+    return rows.slice(first, len(found)) if together else rows.filter(pa.array(wanted))
 
 
 def sort_entries(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from changefeed.errors import ProtocolViolation
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
-from changefeed.pipeline.parts import cut
+from changefeed.pipeline.parts import OrderedRows, cut
 from changefeed.pipeline.sorter import sort_parts, sort_rows
 from changefeed.schema.table_info import TableInfo
 from hypothesis import given, settings
@@ -57,7 +57,7 @@ def test_rule_12_parts_are_the_whole(
 ) -> None:
     slices = tables(rows, seed, count)
     whole = sort_rows(slices, table, *bounds, split=split)
-    parts = list(sort_parts(slices, table, *bounds, split=split, size=size, zone_size=size))
+    parts = list(sort_parts(slices, table, *bounds, split=split, size=size))
     found = pa.Table.from_batches([part.rows for part in parts], whole.rows.schema)
     assert found.to_pylist() == whole.rows.to_pylist()
     if bounds[0].is_end_of_ts:
@@ -65,11 +65,15 @@ def test_rule_12_parts_are_the_whole(
 
 
 def test_one_large_transaction_is_cut_into_parts_that_are_small() -> None:
-    rows = [raw([insert(5, n, name="x" * 100) for n in range(start, 6000, 3)]) for start in range(3)]
-    size = sum(table.nbytes for table in rows) // 20
-    parts = list(cut(rows, 1, 9, size, size, split=True))
+    rows = [
+        OrderedRows.of(batch)
+        for start in range(3)
+        for batch in raw([insert(5, n, name="x" * 100) for n in range(start, 6000, 3)]).to_batches()
+    ]
+    size = sum(each.batch.nbytes for each in rows) // 20
+    parts = list(cut(rows, 1, 9, size, split=True))
     assert 15 <= len(parts) <= 25
-    held = [sum(part.select(table).nbytes for table in rows) for part in parts]
+    held = [sum(batch.nbytes for each in rows for batch in part.select(each)) for part in parts]
     assert max(held) < 2 * size
 
 
@@ -77,4 +81,4 @@ def test_one_large_transaction_is_cut_into_parts_that_are_small() -> None:
 def test_rule_4_copies_that_differ_meet_in_a_part(copy: Row) -> None:
     slices = [(segment(0), raw([insert(5, n) for n in range(40)])), (segment(1), raw([copy]))]
     with pytest.raises(ProtocolViolation, match="with different"):
-        list(sort_parts(slices, PEOPLE, *EVERYTHING, split=True, size=200, zone_size=200))
+        list(sort_parts(slices, PEOPLE, *EVERYTHING, split=True, size=200))
