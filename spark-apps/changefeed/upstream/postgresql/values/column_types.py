@@ -20,7 +20,7 @@
 | all others | text, as PostgreSQL writes it |
 
 The others are text and longer varchar and char, timetz, interval (in the style that the session sets), arrays, enums,
-ranges, inet and its like, money (as the server's lc_monetary says), longer bit and varbit, xml, hstore, tsvector,
+ranges, inet and its like, money (in the session's lc_monetary), longer bit and varbit, xml, hstore, tsvector,
 geometric types, composites, pg_lsn, xid8, and what extensions bring. An enum is text because its values are not
 numbered: one may be added between two others. A domain is what it is based on, which the catalog knows, not the stream.
 
