@@ -36,7 +36,7 @@ SETTINGS = {
     "statement_timeout": "0",
     "lock_timeout": "0",
 }
-_CONNECT_S = 10.0
+_CONNECT_S, _LEAVE_S = 10.0, 1.0
 _TLS_REQUEST = (8).to_bytes(4) + (80877103).to_bytes(4)
 _READY, _NETWORK_ERROR = b"S", "network error"
 
@@ -99,10 +99,9 @@ class PostgresqlSession:
             return self._connection.run(statement, **values) or []
 
     def close(self) -> None:
-        """The server learns of it by the closed socket: what it still sends is nobody's."""
-        with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
+        """Take leave, if somebody is there: what the server still sends is nobody's."""
         with suppress(pg8000.native.InterfaceError, OSError):
+            self.socket.settimeout(_LEAVE_S)
             self._connection.close()
         self.socket.close()
 
