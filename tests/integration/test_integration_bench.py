@@ -42,7 +42,7 @@ def run(
     return measured
 
 
-@pytest.mark.parametrize("case", ["insert-csv-scan", "update-csv-live"])
+@pytest.mark.parametrize("case", ["insert-csv-scan", "update-csv-live", "copy-iceberg"])
 def test_a_throughput_case_is_verified_and_says_what_is_promised(case: str, tmp_path: Path) -> None:
     measured = run("bench.py", tmp_path / "bench.json", "--rows", "20000", "--case", case)
     assert (measured["name"], measured["kind"], measured["rows"]) == (case, "throughput", 40000)
