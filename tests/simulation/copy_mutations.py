@@ -6,7 +6,7 @@ from changefeed.log import history
 from changefeed.log.state import State
 from changefeed.model.table_copy import TableCopy
 from changefeed.owner.preparation import copying
-from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.pulling.assignments import Assignments
 from changefeed.upstream.tikv.feed.initial_copy import CopyScan
 from changefeed.upstream.tikv.feed.span_feed import SpanFeed
 from mutation import Edit, Mutation
@@ -57,7 +57,7 @@ COPY_MUTATIONS = (
     Mutation(
         "initial copy",
         "who goes on with a copy is not told of it",
-        Spans,
+        Assignments,
         "_subscribe",
         "span.copy is not None and span.is_being_copied",
         "span.copy is not None and span.start_ts == span.copy.from_ts",
