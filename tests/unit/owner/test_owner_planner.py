@@ -268,6 +268,19 @@ def test_rule_1_no_cut_passes_the_limit() -> None:
     assert plans.first_unplanned_ts(SPAN) == 120
 
 
+def test_rule_4_rows_that_come_again_while_a_checkpoint_is_recorded_are_not_unplanned_below_it() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 106)))
+    assert [cut.to.commit_ts for cut in plans.due(5.0, to(120))] == [120]
+    # All below 150 is known, so the record of this file will say 150. The span is pulled again meanwhile.
+    plans.on_rows(6.0, s.segment(SPAN, [*range(101, 106), 160]))
+    assert plans.first_unplanned_ts(SPAN) == plans.lowest_unplanned_ts() == 121
+    plans.on_checkpoint(150)
+    assert plans.first_unplanned_ts(SPAN) == plans.lowest_unplanned_ts() == 151
+    plans.check()
+    assert [(cut.from_.commit_ts, cut.to.commit_ts) for cut in plans.due(11.0, to(170))] == [(150, 170)]
+
+
 def test_rule_4_rows_at_or_below_the_planned_ts_start_no_timer() -> None:
     plans = planner()
     plans.on_rows(0.0, s.segment(SPAN, [99, 100]))

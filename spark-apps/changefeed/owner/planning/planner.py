@@ -11,7 +11,8 @@ A segment says how its raw bytes lie over its ts range by a curve, one point eac
 2. *A piece straddles the limit.* Whether rows of it are <= the limit is not known. By interval it waits for a row that
    is known to be there; at a barrier, at a shutdown and when the store is short it is cut, even if the file may turn
    out empty (rule 13).
-3. *TiKV sends rows again.* What is <= the planned ts is dropped on arrival and starts no timer (rule 4).
+3. *TiKV sends rows again.* What is <= the planned ts is dropped on arrival and starts no timer (rule 4). When a
+   record is under way that will say a higher one, it is dropped once that is in the log.
 4. *A thousand dispatchers are idle.* One without pieces is in no set: a pass over those that are due costs by their
    number.
 
@@ -253,7 +254,8 @@ class Planner:
 
     def first_unplanned_ts(self, dispatcher: int) -> int | None:
         """No unplanned row is below it; None when there are none."""
-        return min((piece.first_ts for piece in self._dispatchers[dispatcher].pieces), default=None)
+        pieces = self._dispatchers[dispatcher].pieces
+        return max(min(piece.first_ts for piece in pieces), self._checkpoint_ts + 1) if pieces else None
 
     def lowest_unplanned_ts(self) -> int | None:
         """No unplanned row of any dispatcher is below it; None when there are none."""
