@@ -34,7 +34,7 @@ PLANNER = (
         "unplanned rows hold no checkpoint back",
         Planner,
         "first_unplanned_ts",
-        "min((piece.first_ts for piece in self._dispatchers[dispatcher].pieces), default=None)",
+        "max(min(piece.first_ts for piece in pieces), self._checkpoint_ts + 1) if pieces else None",
         "None",
     ),
     Mutation(
@@ -42,8 +42,8 @@ PLANNER = (
         "a piece counts from its last row on",
         Planner,
         "first_unplanned_ts",
-        "(piece.first_ts for piece in self._dispatchers[dispatcher].pieces)",
-        "(piece.last_ts for piece in self._dispatchers[dispatcher].pieces)",
+        "(piece.first_ts for piece in pieces)",
+        "(piece.last_ts for piece in pieces)",
     ),
     Mutation(
         "planner",
