@@ -87,8 +87,7 @@ class Assignments:
         contiguous = stream.segments.contiguous
         risen: dict[int, int] = {}
         for resolved in told:
-            part = self._parts.get(resolved.sub_id)
-            if part is None or part.puller != puller:
+            if (part := self.part(resolved.sub_id, puller)) is None:
                 continue
             ts, last_segment = resolved.ts, resolved.last_segment
             if last_segment > contiguous:
