@@ -24,8 +24,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from changefeed.errors import NeedsHuman, ProtocolViolation, SnapshotLostByGC
+from changefeed.errors import NeedsHuman, SnapshotLostByGC
 from changefeed.model.tso import compose
+from changefeed.upstream.postgresql.failures import broken_stream
 
 #: Of the messages that we put into the WAL. What others put there is no business of ours.
 PREFIX = "changefeed"
@@ -76,9 +77,8 @@ class Chain:
         if end_lsn <= self._start.lsn:
             return None
         if end_lsn <= self._last.lsn:
-            raise ProtocolViolation(
-                f"The server sends a commit that ends at {lsn_text(end_lsn)}, behind {lsn_text(self._last.lsn)}.",
-                "The stream is begun again. If this happens again, report it with the server's version.",
+            raise broken_stream(
+                f"The server sends a commit that ends at {lsn_text(end_lsn)}, behind {lsn_text(self._last.lsn)}."
             )
         self._move(Anchor(max(compose(time_us // 1000), self._last.ts + 1), end_lsn))
         return self._last.ts

@@ -5,7 +5,15 @@ Servers say errors in the language that they are set to, so only the codes count
 
 from __future__ import annotations
 
-from changefeed.errors import ChangefeedError, NeedsHuman, Refused, SnapshotLostByGC, Transient, Unavailable
+from changefeed.errors import (
+    ChangefeedError,
+    NeedsHuman,
+    ProtocolViolation,
+    Refused,
+    SnapshotLostByGC,
+    Transient,
+    Unavailable,
+)
 
 #: What a reader of a slot meets: another has the slot, the slot is gone, the WAL is gone.
 _IN_USE, _UNDEFINED, _NO_FILE = "55006", "42704", "58P01"
@@ -28,6 +36,13 @@ def lost(where: str, why: str) -> Transient:
     error = Transient(f"{where}: {why}.", "Check the server and the network to it; it is tried again.", 1.0)
     error.answered = False
     return error
+
+
+def broken_stream(what: str) -> ProtocolViolation:
+    """Say what is not as the protocol has it."""
+    return ProtocolViolation(
+        what, "The stream is begun again. If this happens again, report it with the server's version."
+    )
 
 
 def _meant(where: str, code: str, text: str, slot: str) -> ChangefeedError:

@@ -17,6 +17,7 @@ from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.upstream.contract import GATHER_SECONDS
 from changefeed.upstream.postgresql.chain import lsn_text
 from changefeed.upstream.postgresql.failures import failure, lost
+from changefeed.upstream.postgresql.pgoutput.messages import EPOCH_US
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession, quoted
 
 #: The server is told where we are so often, and asked for an answer; a fourth of what it waits for, if that is less.
@@ -28,7 +29,6 @@ _GATHER_BYTES, _MAX_BYTES = 1 << 20, 8 << 20
 _STATUS = struct.Struct(">ciBQQQqB")
 _HEAD = struct.Struct(">ci")
 _COPY_BOTH, _ERROR, _END = b"WEc"
-_POSTGRESQL_EPOCH_S = 946_684_800
 
 
 class Replication:
@@ -95,7 +95,7 @@ class Replication:
         if now - self._told < self._status_s:
             return
         self._told = now
-        clock = int((time.time() - _POSTGRESQL_EPOCH_S) * 1_000_000)
+        clock = time.time_ns() // 1000 - EPOCH_US
         positions = (max(self._received, self._recorded), self._recorded, self._recorded)
         message = _STATUS.pack(b"d", _STATUS.size - 1, ord("r"), *positions, clock, 1)
         self._socket.settimeout(self._silence_s)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from changefeed.errors import ProtocolViolation
 from changefeed.upstream.binary_view import Ints
+from changefeed.upstream.postgresql.failures import broken_stream
 
 KEEP_ALIVE = ord("k")
 _COPY_DATA, _XLOG_DATA = ord("d"), ord("w")
@@ -85,10 +85,7 @@ def _walk(data: bytes) -> tuple[list[int], int | None]:
 
 def _check_length(length: int, kind: int) -> None:
     if not 4 <= length <= _MAX_LENGTH:
-        raise ProtocolViolation(
-            f"The server's stream has a message of kind {chr(kind)!r} with length {length}.",
-            "The stream is begun again. If this happens again, report it with the server's version.",
-        )
+        raise broken_stream(f"The server's stream has a message of kind {chr(kind)!r} with length {length}.")
 
 
 def _messages(data: bytes, bounds: list[int]) -> CopyMessages:
@@ -106,9 +103,8 @@ def _messages(data: bytes, bounds: list[int]) -> CopyMessages:
     broken = (sizes <= np.where(is_row_data, _HEAD + _XLOG_HEAD, _HEAD)) | ~(is_row_data | (inner == KEEP_ALIVE))
     if broken.any():
         first = int(broken.argmax())
-        raise ProtocolViolation(
-            f"The server's stream has {int(sizes[first])} bytes of CopyData that are neither changes nor a keep-alive.",
-            "The stream is begun again. If this happens again, report it with the server's version.",
+        raise broken_stream(
+            f"The server's stream has {int(sizes[first])} bytes of CopyData that are neither changes nor a keep-alive."
         )
     starts = starts + np.where(is_row_data, _HEAD + _XLOG_HEAD, _HEAD)
     return CopyMessages(data, starts, ends, view[starts], replies)

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.errors import ProtocolViolation
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.upstream.binary_view import BinaryView, Ints, Mask
+from changefeed.upstream.postgresql.failures import broken_stream
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
 from changefeed.upstream.postgresql.pgoutput.row_messages import DELETE, INSERT, RowMessages
 from changefeed.upstream.postgresql.pgoutput.tuples import (
@@ -198,7 +198,4 @@ def _replaced(values: pa.BinaryArray, chosen: Mask, by: pa.BinaryArray) -> pa.Bi
 
 def _check(good: Mask) -> None:
     if not good.all():
-        raise ProtocolViolation(
-            "A message of pgoutput is no insert, update or delete of a row.",
-            "The stream is begun again. If this happens again, report it with the server's version.",
-        )
+        raise broken_stream("A message of pgoutput is no insert, update or delete of a row.")

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from changefeed.errors import ProtocolViolation
+from changefeed.upstream.postgresql.failures import broken_stream
 
-_POSTGRESQL_EPOCH_US = 946_684_800_000_000  # 2000-01-01
+#: What the server counts times from, 2000-01-01, in us since 1970.
+EPOCH_US = 946_684_800_000_000
 _BEGIN = struct.Struct(">QqI")  # LSN of the commit record, time, xid
 _COMMIT = struct.Struct(">BQQq")  # flags, LSN of the record, and behind it, time
 _IS_KEY = 1
@@ -116,7 +118,7 @@ class Body:
             raise self._broken("has a text that is not UTF-8") from error
 
     def time_us(self) -> int:
-        return self.signed(8) + _POSTGRESQL_EPOCH_US
+        return self.signed(8) + EPOCH_US
 
     def done(self) -> None:
         """Raises ProtocolViolation if there is more."""
@@ -124,10 +126,7 @@ class Body:
             raise self._broken(f"has {self._end - self._at} bytes too many")
 
     def _broken(self, why: str) -> ProtocolViolation:
-        return ProtocolViolation(
-            f"A message {chr(self._kind)!r} of pgoutput {why}.",
-            "The stream is begun again. If this happens again, report it with the server's version.",
-        )
+        return broken_stream(f"A message {chr(self._kind)!r} of pgoutput {why}.")
 
 
 def begin_xid(body: Body) -> int:
@@ -139,7 +138,7 @@ def begin_xid(body: Body) -> int:
 def commit(body: Body, xid: int) -> Commit:
     """The rest of a Commit, or of a Stream Commit. Its flags are for later versions."""
     _, lsn, end_lsn, time = body.members(_COMMIT)
-    return Commit(xid, lsn, end_lsn, time + _POSTGRESQL_EPOCH_US)
+    return Commit(xid, lsn, end_lsn, time + EPOCH_US)
 
 
 def relation(body: Body) -> Relation:

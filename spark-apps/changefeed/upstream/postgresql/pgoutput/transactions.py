@@ -20,6 +20,7 @@ import numpy as np
 
 from changefeed.errors import ProtocolViolation
 from changefeed.upstream.binary_view import BinaryView, Ints, Mask
+from changefeed.upstream.postgresql.failures import broken_stream
 from changefeed.upstream.postgresql.pgoutput import messages
 from changefeed.upstream.postgresql.pgoutput.changes import NetChanges, PrimaryKey, changes_of
 from changefeed.upstream.postgresql.pgoutput.frames import KEEP_ALIVE, CopyMessages, CopyStream, Reply
@@ -329,7 +330,4 @@ def _big_endian(view: BinaryView, at: Ints) -> Ints:
 
 
 def _violation(what: str) -> ProtocolViolation:
-    return ProtocolViolation(
-        f"The server's stream has {what}.",
-        "The stream is begun again. If this happens again, report it with the server's version.",
-    )
+    return broken_stream(f"The server's stream has {what}.")

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from changefeed.errors import ProtocolViolation
 from changefeed.upstream.binary_view import BinaryView, Ints, Mask, take_slices
+from changefeed.upstream.postgresql.failures import broken_stream
 
 NULL, UNCHANGED, TEXT = ord("n"), ord("u"), ord("t")
 COUNT = 2  # bytes of a tuple's count of columns
@@ -91,10 +91,7 @@ def locate(view: BinaryView, begins: Ints, limits: Ints, columns: int) -> Tuples
 
 def _check(good: Mask, why: str) -> None:
     if not good.all():
-        raise ProtocolViolation(
-            f"A row of pgoutput {why}.",
-            "The stream is begun again. If this happens again, report it with the server's version.",
-        )
+        raise broken_stream(f"A row of pgoutput {why}.")
 
 
 def joined(view: BinaryView, pieces: Sequence[Piece]) -> pa.BinaryArray:

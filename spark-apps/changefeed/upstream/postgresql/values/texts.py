@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
 from changefeed.schema import table_info as ti
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo
-from changefeed.schema.time_zones import UTC
+from changefeed.schema.time_zones import UTC, shown_in
 from changefeed.schema.values import FLOATS, first_refused
 from changefeed.upstream.binary_view import BadCell, BinaryView, Ints, Mask, take_text
 
@@ -173,9 +172,7 @@ def _bytes(cells: TextCells) -> pa.Array:
         return digits
     validity, offsets, data = digits.buffers()
     bounds = np.frombuffer(offsets, np.int32)[: len(digits) + 1]
-    nibbles = (
-        _NIBBLES[np.frombuffer(data, np.uint8)[: bounds[-1]]] if len(digits) and data is not None else _NIBBLES[:0]
-    )
+    nibbles = _NIBBLES[:0] if data is None else _NIBBLES[np.frombuffer(data, np.uint8)[: bounds[-1]]]
     if (nibbles == _NO_NIBBLE).any():
         row = int(np.searchsorted(bounds, int((nibbles == _NO_NIBBLE).argmax()), side="right")) - 1
         raise BadCell(row, "holds a bytea with other than hexadecimal digits")
@@ -229,8 +226,7 @@ def _in_zone(cells: TextCells, fsp: int, time_zone: str) -> pa.Array:
         return take_text(_moments(cells, starts, sizes - 3, fsp), None, cells.present)
     text = _moments(cells, starts, sizes - 3, _MAX_FSP)
     utc = take_text(text, None, np.ones(len(text), np.bool_)).cast(pa.timestamp("us"))
-    shown = pl.Series(utc.cast(pa.int64())).cast(pl.Datetime("us", UTC)).dt.convert_time_zone(time_zone)
-    local = pa.array(shown.dt.replace_time_zone(None).to_physical().to_numpy()).cast(pa.timestamp("us"))
+    local = pa.array(shown_in(time_zone, utc.cast(pa.int64()).to_numpy())).cast(pa.timestamp("us"))
     printed = local.cast(pa.string())
     ends = np.frombuffer(printed.buffers()[1], np.int32)[: len(printed) + 1] if len(printed) else np.zeros(1, np.int32)
     cells.check(np.diff(ends) == 26, f"holds {{}}, which in {time_zone} is no year from 1 to 9999")

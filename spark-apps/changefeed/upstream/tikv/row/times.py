@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
-from changefeed.schema.time_zones import UTC
+from changefeed.schema.time_zones import shown_in
 from changefeed.upstream.binary_view import BadCell, Ints, Mask, Words, take_text
 
 Text = npt.NDArray[np.uint8]
@@ -68,8 +67,7 @@ def in_zone(civil: Civil, zone: str) -> Civil:
         raise BadCell(int(bad.argmax()), "has a month or a day of 0, which is no point in time")
     hour, minute, second, micros = clock
     utc = _days(civil) * _DAY + ((hour * 60 + minute) * 60 + second) * _SECOND + micros
-    shown = pl.Series(utc).cast(pl.Datetime("us", UTC)).dt.convert_time_zone(zone).dt.replace_time_zone(None)
-    local = shown.to_physical().to_numpy()
+    local = shown_in(zone, utc)
     days = local // _DAY
     rest = local - days * _DAY
     seconds = rest // _SECOND
