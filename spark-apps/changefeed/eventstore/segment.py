@@ -28,7 +28,6 @@ MAX_BATCH_ROWS = 1 << 16
 CURVE_STEP = 256 << 10
 
 _SPAN = RAW_SCHEMA.get_field_index("span_id")
-_COMMIT_TS = RAW_SCHEMA.get_field_index("commit_ts")
 _NUMBER = pa.field("number", pa.int64())
 _POSITION = tuple(map(RAW_SCHEMA.get_field_index, Position._fields))
 
@@ -132,15 +131,14 @@ def _sort(spans: Sequence[SpanRows]) -> Iterator[_SortedRows]:
 
 def _sort_one(span: SpanRows) -> _SortedRows:
     # What is copied comes in order, but several chunks at a time: it is enough to put their batches in order.
-    batches = sorted((batch for batch in span.batches if batch.num_rows), key=_first_ts)
+    batches = sorted((batch for batch in span.batches if batch.num_rows), key=_first_position)
     batch = ordered(pa.concat_batches(batches), BY_POSITION)
+    return _SortedRows(batch, _first_position(batch), _curve(batch))
+
+
+def _first_position(batch: pa.RecordBatch) -> Position:
     (first,) = _positions(batch, np.zeros(1, np.int64))
-    return _SortedRows(batch, first, _curve(batch))
-
-
-def _first_ts(batch: pa.RecordBatch) -> int:
-    ts: int = batch.column(_COMMIT_TS)[0].as_py()
-    return ts
+    return first
 
 
 def _sort_together(spans: Sequence[SpanRows]) -> Iterator[_SortedRows]:
