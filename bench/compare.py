@@ -117,6 +117,7 @@ def main() -> None:
     arguments.add_argument("--pairs", type=int, default=5)
     arguments.add_argument("--rows", type=int, help="as of bench.py")
     arguments.add_argument("--seconds", type=float, help="as of bench.py")
+    arguments.add_argument("--no-verify", action="store_true", help="as of bench.py")
     arguments.add_argument("--out", type=Path, default=ROOT / "bench" / "out" / "compare", help="a report a run")
     given = arguments.parse_args()
     out = given.out.resolve()
@@ -124,6 +125,7 @@ def main() -> None:
     out.mkdir(parents=True)
     sizes = {"--rows": given.rows, "--seconds": given.seconds}
     options = [text for name, size in sizes.items() if size is not None for text in (name, str(size))]
+    options += ["--no-verify"] if given.no_verify else []
     with (
         tempfile.TemporaryDirectory(prefix="changefeed-compare-") as name,
         build(given.base, Path(name) / "base") as base,
