@@ -51,7 +51,8 @@ def _lag(which: str) -> Callable[[Result], float | None]:
 
 FIGURES: dict[str, Callable[[Result], float | None]] = {
     "rows/s": lambda result: result.rows_per_s,
-    "CPU-s a million rows": lambda result: (result.marginal or {}).get("cpu_s_per_mrow"),
+    "CPU-s a million rows": lambda result: result.cpu_s_per_mrow,
+    "of them at the margin": lambda result: (result.marginal or {}).get("cpu_s_per_mrow"),
     "cores": lambda result: result.cpu_cores,
     "memory": lambda result: result.peak_memory_bytes["own"] + result.peak_memory_bytes["shared"],
     "checkpoint lag p50": _lag("p50"),
