@@ -171,7 +171,7 @@ class InMemory(contract.Upstream, contract.Access):
     def history_lease(self, name: str, ttl_seconds: int) -> Forever:
         return Forever()
 
-    async def schema(self, ts: int) -> SchemaHistory:
+    async def schema(self, ts: int, known: object = None) -> SchemaHistory:
         made = SchemaHistory(0, [DATABASE], [])
         for at, change in [each for each in self.changes if each[0] <= ts]:
             made.apply(change, at)

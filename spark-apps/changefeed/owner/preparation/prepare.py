@@ -131,7 +131,7 @@ async def prepare(
         if changefeed.spec.initial_copy:
             begins_at = state.from_ts if state.n and not restart else start_ts
             schema_ts = max(schema_ts, begins_at + COPY_TICKS)
-        schema = await upstream.schema(schema_ts)
+        schema = await upstream.schema(schema_ts, {} if restart else _known(state))
         tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
         if not restart:
             _check_selected(state, sink, tables.keys(), schema)
@@ -171,6 +171,12 @@ async def prepare(
     )
     await asyncio.to_thread(_settle_in, prepared, state_store)
     return prepared
+
+
+def _known(state: State) -> dict[int, TableInfo]:
+    """What each dispatcher's rows are written by next, as far as the log holds it."""
+    found = {id_: state.table_infos.get(known.definition) for id_, known in state.dispatchers.items()}
+    return {id_: TableInfo.from_json(stored) for id_, stored in found.items() if stored is not None}
 
 
 def _check_selected(state: State, sink: SinkClaim, selected: Set[int], schema: SchemaHistory) -> None:
