@@ -11,6 +11,10 @@ from typing import Any
 from changefeed.errors import ProtocolViolation
 from changefeed.upstream.postgresql.pgoutput.messages import Relation, RelationColumn, Truncate
 
+#: How far apart the ts of two commits are, at least. Of a commit at T all changes of schema are told at T - 1; each gets
+#: a ts of its own above T - TICKS.
+TICKS = 1_024
+
 
 def content_of(event: Relation | Truncate) -> bytes:
     """The same event is the same bytes."""
