@@ -86,7 +86,7 @@ class SchemaNews:
 
     Of an upstream whose changes of schema stand among its rows: `SchemaFeed.hear` gets what the feed of rows meets, and
     knows what `content` means. They come in the order of their ts, and ahead of the rows that are written under the
-    change. A feed that begins again tells them again, from where it begins.
+    change; b"" follows each sooner or later. A feed that begins again tells them again, from where it begins.
     """
 
     ts: int

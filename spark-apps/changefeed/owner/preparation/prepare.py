@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator, Set
+from collections.abc import AsyncIterator, Iterator, Mapping, Set
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -131,7 +131,7 @@ async def prepare(
         if changefeed.spec.initial_copy:
             begins_at = state.from_ts if state.n and not restart else start_ts
             schema_ts = max(schema_ts, begins_at + COPY_TICKS)
-        schema = await upstream.schema(schema_ts, {} if restart else _known(state))
+        schema = await upstream.schema(schema_ts, {} if restart else _Known(state))
         tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
         if not restart:
             _check_selected(state, sink, tables.keys(), schema)
@@ -173,10 +173,21 @@ async def prepare(
     return prepared
 
 
-def _known(state: State) -> dict[int, TableInfo]:
-    """What each dispatcher's rows are written by next, as far as the log holds it."""
-    found = {id_: state.table_infos.get(known.definition) for id_, known in state.dispatchers.items()}
-    return {id_: TableInfo.from_json(stored) for id_, stored in found.items() if stored is not None}
+class _Known(Mapping[int, TableInfo]):
+    """By which definition each dispatcher's next rows are written, as far as the log holds it. Read when asked for."""
+
+    def __init__(self, state: State) -> None:
+        found = {id_: state.table_infos.get(known.definition) for id_, known in state.dispatchers.items()}
+        self._stored = {id_: stored for id_, stored in found.items() if stored is not None}
+
+    def __getitem__(self, dispatcher: int) -> TableInfo:
+        return TableInfo.from_json(self._stored[dispatcher])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
 
 
 def _check_selected(state: State, sink: SinkClaim, selected: Set[int], schema: SchemaHistory) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from changefeed.errors import ProtocolViolation
 from changefeed.upstream.postgresql.pgoutput.messages import Relation, RelationColumn, Truncate
 
-#: How far apart the ts of two commits are, at least. Of a commit at T all changes of schema are told at T - 1; each gets
+#: How far apart the ts of two commits are, at least. All changes of schema of a commit at T are told at T - 1; each has
 #: a ts of its own above T - TICKS.
 TICKS = 1_024
 
