@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from changefeed.errors import ChangefeedError, NeedsHuman, Refused, SnapshotLostByGC, Transient
+from changefeed.secret_files import TlsFiles
 from changefeed.upstream.postgresql.replication import Replication
-from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession, PostgresqlTls
+from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 from changefeed_devcluster.certificates import Certificates
 from conftest import wait_for
 from integration_postgresql import Postgresql, running
@@ -153,7 +154,7 @@ def test_a_slot_that_is_gone_has_taken_history_with_it(database: Postgresql) -> 
         ({"database": "elsewhere"}, Refused, "3D000"),
         ({"user": "reader", "password": "read"}, Refused, "42501.*Grant"),
         ({"host": "nobody.invalid"}, Transient, "host name is not known"),
-        ({"tls": PostgresqlTls(Path(__file__))}, Refused, "its files can't be read"),
+        ({"tls": TlsFiles(Path(__file__))}, Refused, "its files can't be read"),
     ],
     ids=["password", "user", "database", "rights", "host", "files"],
 )
@@ -229,8 +230,8 @@ def secure(folder: Path) -> Iterator[PostgresqlServer]:
         yield reached(server, tls=_tls(folder / "client"))
 
 
-def _tls(client: Path) -> PostgresqlTls:
-    return PostgresqlTls(client / "ca.crt", client / "tls.crt", client / "tls.key")
+def _tls(client: Path) -> TlsFiles:
+    return TlsFiles(client / "ca.crt", client / "tls.crt", client / "tls.key")
 
 
 def test_changes_come_by_tls(secure: PostgresqlServer) -> None:
@@ -250,7 +251,7 @@ def test_changes_come_by_tls(secure: PostgresqlServer) -> None:
 
 def test_who_is_not_trusted_is_named(secure: PostgresqlServer, folder: Path, tmp_path: Path) -> None:
     Certificates(tmp_path / "other", ["127.0.0.1"])
-    stranger = PostgresqlTls(folder / "client" / "ca.crt")
+    stranger = TlsFiles(folder / "client" / "ca.crt")
     for tls, said in (
         (_tls(tmp_path / "other" / "client"), "TLS handshake has failed.*certificate"),
         (stranger, "certificate"),
