@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from changefeed.errors import ChangefeedError, NeedsHuman, Refused, SnapshotLostByGC, Transient
 from changefeed.secret_files import TlsFiles
+from changefeed.upstream.postgresql import replication
 from changefeed.upstream.postgresql.replication import Replication
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 from changefeed_devcluster.certificates import Certificates
@@ -247,6 +248,27 @@ def test_changes_come_by_tls(secure: PostgresqlServer) -> None:
             assert session.rows("SELECT ssl FROM pg_stat_ssl JOIN pg_stat_replication USING (pid)") == [[True]]
             read = until(reader, lambda read: b"x20000" in read)
     assert all(b"x%d" % i in read for i in range(1, 20001, 97))
+
+
+def test_what_tls_has_taken_in_already_is_not_waited_for(
+    secure: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: what is left of a record that was larger than one read comes with the next, with an empty socket."""
+    monkeypatch.setattr(replication, "_MAX_BYTES", 1 << 10)
+    with closing(PostgresqlSession(secure)) as session:
+        for statement in (
+            "CREATE TABLE public.small (id int PRIMARY KEY, v text)",
+            "CREATE PUBLICATION small FOR TABLE public.small",
+            "SELECT pg_create_logical_replication_slot('small', 'pgoutput')",
+            "INSERT INTO public.small VALUES (1, repeat('x', 100000) || 'end')",
+            f"ALTER ROLE {USER} SET wal_sender_timeout = 0",  # so that it sends nothing more
+        ):
+            session.rows(statement)
+        with closing(Replication(secure, "small", ["small"])) as reader:
+            read = bytearray()
+            while b"xend" not in read[-2000:]:
+                read += reader.read(600.0, 0.0)
+        session.rows(f"ALTER ROLE {USER} RESET wal_sender_timeout")
 
 
 def test_who_is_not_trusted_is_named(secure: PostgresqlServer, folder: Path, tmp_path: Path) -> None:

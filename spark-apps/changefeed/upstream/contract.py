@@ -270,6 +270,10 @@ class HistoryLease(Protocol):
     @property
     def held(self) -> HeldUntil | None: ...
 
+    async def begin(self) -> int:
+        """Make the hold, for a first start: a ts from which on every change is readable. Raises Transient."""
+        ...
+
     async def hold(self, ts: int) -> None:
         """Keep every change with commit_ts >= `ts` readable. Raises SnapshotLostByGC, Transient."""
         ...

@@ -160,6 +160,14 @@ class Forever(contract.HistoryLease):
 
     held: HeldUntil | None = None
 
+    def __init__(self, upstream: InMemory) -> None:
+        self._upstream = upstream
+
+    async def begin(self) -> int:
+        ts = await self._upstream.now()
+        await self.hold(ts)
+        return ts
+
     async def hold(self, ts: int) -> None:
         self.held = HeldUntil(ts, 1 << 60)
 
@@ -217,7 +225,7 @@ class InMemory(contract.Upstream, contract.Access):
         return physical_ms(await self.now())
 
     def history_lease(self, name: str, ttl_seconds: int) -> Forever:
-        return Forever()
+        return Forever(self)
 
     async def schema(self, ts: int, known: Mapping[int, TableInfo] | None = None) -> SchemaHistory:
         self.known.append(known or {})

@@ -117,15 +117,12 @@ async def prepare(
     history = locations.lease_of(changefeed, upstream)
     restart = due_restart(changefeed, state)
     if state.n == 0:
-        start_ts = changefeed.spec.start_ts if changefeed.spec.start_ts is not None else await upstream.now()
-        await check_not_ahead(start_ts, upstream)
-        if changefeed.spec.initial_copy:
-            upstream.check_can_copy()
-            start_ts -= COPY_TICKS
+        from_ts = await _first_ts(changefeed, upstream)
     else:
-        start_ts = restart.from_ts if restart else state.checkpoint_ts
+        from_ts = restart.from_ts if restart else state.checkpoint_ts
     is_made_here = state.n == 0 and await makes_hold(changefeed, upstream, attempt)
-    async with history_held(history, start_ts, log if is_made_here else None, changefeed.spec.start_ts is not None):
+    removed_from = log if is_made_here else None
+    async with history_held(history, from_ts, removed_from, changefeed.spec.start_ts is not None) as start_ts:
         # DDLs that were executed above the checkpoint are a part of what the run begins with.
         schema_ts = max(start_ts, state.last_ddl[0]) if state.last_ddl and not restart else start_ts
         if changefeed.spec.initial_copy:
@@ -188,6 +185,22 @@ class _Known(Mapping[int, TableInfo]):
 
     def __len__(self) -> int:
         return len(self._stored)
+
+
+async def _first_ts(changefeed: Changefeed, upstream: Upstream) -> int | None:
+    """Where a first start begins; None: now.
+
+    A copy begins a moment earlier, so what is held is not what the upstream would take for now.
+    """
+    spec = changefeed.spec
+    if spec.start_ts is None and not spec.initial_copy:
+        return None
+    start_ts = spec.start_ts if spec.start_ts is not None else await upstream.now()
+    await check_not_ahead(start_ts, upstream)
+    if spec.initial_copy:
+        upstream.check_can_copy()
+        start_ts -= COPY_TICKS
+    return start_ts
 
 
 def _check_selected(state: State, sink: SinkClaim, selected: Set[int], schema: SchemaHistory) -> None:
@@ -257,8 +270,12 @@ async def makes_hold(changefeed: Changefeed, upstream: Upstream, attempt: int) -
 
 
 @asynccontextmanager
-async def history_held(history: HistoryLease, ts: int, log: Log | None, may_be_repeated: bool) -> AsyncIterator[None]:
-    """Changes after `ts` are held before anything is read, and let go of if nobody will need them.
+async def history_held(
+    history: HistoryLease, ts: int | None, log: Log | None, may_be_repeated: bool
+) -> AsyncIterator[int]:
+    """Changes after `ts` are held before anything is read, and let go of if nobody will need them; gives that ts.
+
+    None: from now on, which is the upstream's to say.
 
     `log`: of a first start that makes the hold, and removes it if it fails.
 
@@ -266,8 +283,11 @@ async def history_held(history: HistoryLease, ts: int, log: Log | None, may_be_r
     one, which would find nothing to be lost (exit code 69).
     """
     try:
-        await history.hold(ts)
-        yield
+        if ts is None:
+            ts = await history.begin()
+        else:
+            await history.hold(ts)
+        yield ts
     except BaseException as error:
         is_awaited = may_be_repeated and isinstance(error, Transient | Unavailable)
         if log is not None and not is_awaited:
