@@ -100,6 +100,15 @@ def test_3_a_column_is_renamed_while_the_catalog_is_ahead() -> None:
     assert story.numbers(ORDERS) == [1, 2, 3]
 
 
+def test_3_the_last_column_is_renamed_while_the_catalog_is_ahead() -> None:
+    """It might be a new one, but for its number."""
+    after = ORDERS.having(ID, A, replace(B, name="z"))
+    now = ORDERS.having(ID, A, replace(B, name="z"), Column(4, "later"))
+    story = Story(ORDERS)
+    assert story.said(after, now) == ["MODIFY_COLUMN: ALTER TABLE `shop`.`orders` CHANGE COLUMN `b` `z` INT NULL"]
+    assert story.numbers(ORDERS) == [1, 2, 3]
+
+
 def test_3_a_column_is_renamed_that_the_catalog_has_no_more() -> None:
     """It stands ahead of an old one, so it is no new one."""
     after = ORDERS.having(ID, replace(A, name="z"), B)

@@ -86,9 +86,9 @@ class RelationFeed(SchemaFeed):
         if ts > self._heard_ts:  # nothing more comes of the commit before
             await self._follow()
             self._heard_ts = ts
-        if content and content not in self._heard:
+        if content:
             self._heard.append(content)
-        if not content:
+        else:
             if ts == self._heard_ts:
                 await self._follow()
             self._resolved_ts = ts
