@@ -383,6 +383,14 @@ class Upstream(Protocol):
         """
         ...
 
+    async def check(self, selects: Callable[[str, str], bool]) -> list[str]:
+        """Return what may keep rows from being read one day, each with what mends it.
+
+        `selects`: the changefeed's tables, by database and name. Raises NeedsHuman and SnapshotLostByGC for what keeps
+        rows from being read now, all at once.
+        """
+        return []
+
     def check_can_copy(self) -> None:
         """Raises InvalidSpec for spec.initialCopy where no table can be read as of a ts."""
 

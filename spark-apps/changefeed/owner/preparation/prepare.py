@@ -8,6 +8,7 @@ startTs and sink: until then, whatever the message says to change can still be c
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Set
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
@@ -45,6 +46,7 @@ from changefeed.spec.parse import effective
 from changefeed.upstream.contract import HistoryLease, Upstream
 from changefeed.upstream.decoders import decoder_of
 
+_LOG = logging.getLogger(__name__)
 _REMOVAL_S = 5.0  # of a hold, when a start has failed
 
 
@@ -113,6 +115,7 @@ async def prepare(
     if alive and not state.closed:
         await asyncio.to_thread(alive.check, await upstream.now_ms(), take_over)
     check_same(changefeed, state, upstream.cluster_id)
+    await _check_upstream(changefeed, upstream)
     nonce = secrets.token_hex(8)
     history = locations.lease_of(changefeed, upstream)
     restart = due_restart(changefeed, state)
@@ -168,6 +171,11 @@ async def prepare(
     )
     await asyncio.to_thread(_settle_in, prepared, state_store)
     return prepared
+
+
+async def _check_upstream(changefeed: Changefeed, upstream: Upstream) -> None:
+    for warning in await upstream.check(changefeed.spec.filter.table_filter().matches):
+        _LOG.warning("%s", warning)
 
 
 class _Known(Mapping[int, TableInfo]):

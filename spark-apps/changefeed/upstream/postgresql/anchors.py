@@ -20,7 +20,11 @@ LEAD_MS = 10
 _MAX_BYTES = 1024
 _MAX_DIGITS = 18  # of a ts: enough for some hundred years, and not too many for a bigint
 
-_CLOCK = f"SELECT ((extract(epoch FROM clock_timestamp()) * 1000)::bigint + {LEAD_MS}) << {LOGICAL_BITS} AS ts"
+#: To the microsecond: of two anchors the later one is above what was committed between them.
+_CLOCK = (
+    f"SELECT (us / 1000 << {LOGICAL_BITS}) + (us % 1000 << {LOGICAL_BITS}) / 1000 AS ts "
+    f"FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + {LEAD_MS * 1000} AS us) measured"
+)
 _MESSAGE = "WITH clock AS MATERIALIZED ({}) SELECT ts, pg_logical_emit_message(true, '{}', {}::text) FROM clock"
 #: Puts an anchor there, and gives its ts in the first column.
 EMIT = _MESSAGE.format(_CLOCK, PREFIX, "json_build_object('ts', ts::text)")
