@@ -178,3 +178,49 @@ async def test_what_is_missing_is_said_with_the_sql_that_mends_it_before_anythin
     assert PASSWORD not in str(caught.value)
     assert world.slots() == []
     assert not list((world.folder / "state").rglob("log/*.json"))
+
+
+async def test_a_change_of_schema_comes_between_the_rows_of_before_and_after(world: World) -> None:
+    world.database.query(PUBLICATION)
+    run = world.run()
+    await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")
+    rows = (
+        "INSERT INTO bank.notes VALUES (1, 'before')",
+        "ALTER TABLE bank.notes ADD COLUMN author text DEFAULT 'nobody'",
+        "UPDATE bank.notes SET body = 'after' WHERE id = 1",
+        "INSERT INTO bank.notes VALUES (2, 'new', 'me')",
+        "CREATE TABLE bank.later (id int PRIMARY KEY, v int)",
+        "ALTER TABLE bank.later REPLICA IDENTITY FULL",
+        "INSERT INTO bank.later VALUES (7, 1)",
+    )
+    await asyncio.to_thread(world.database.query, *rows)
+    await run.until(lambda: any(line[1] == "later" for line in lines(world.lake)), "the new table is written")
+    await run.killed()
+    await asyncio.to_thread(
+        world.database.query,
+        "TRUNCATE bank.notes",
+        "INSERT INTO bank.notes VALUES (3, 'third', NULL)",
+        "UPDATE bank.later SET v = 2",
+        "ALTER TABLE bank.later RENAME COLUMN v TO w",
+        "DELETE FROM bank.later",
+    )
+    assert (await world.to_the_end()).state == "finished"
+    written = [[line[0], line[1], *line[4:]] for line in lines(world.lake)]
+    assert [line for line in written if line[1] == "notes"] == [
+        ["I", "notes", "1", "before"],
+        ["U", "notes", "1", "after", "nobody"],
+        ["I", "notes", "2", "new", "me"],
+        ["I", "notes", "3", "third", "\\N"],
+    ]
+    assert [line for line in written if line[1] == "later"] == [
+        ["I", "later", "7", "1"],
+        ["U", "later", "7", "2"],
+        ["D", "later", "7", "2"],
+    ]
+    assert [types(world.lake, table) for table in ("notes", "later")] == [[0, 5, 11], [3, 12]]
+
+
+def types(lake: Path, table: str) -> list[int]:
+    """What has led to each version of a table, by the numbers of schema files."""
+    found = [json.loads(path.read_text()) for path in (lake / "bank" / table / "meta").glob("schema_*.json")]
+    return [each["Type"] for each in sorted(found, key=lambda each: each["TableVersion"])]
