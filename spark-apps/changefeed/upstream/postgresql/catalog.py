@@ -1,8 +1,7 @@
 """The definitions of a publication's tables, from pg_catalog, as they are now.
 
-A table's id is its OID, as a database's is that of the schema. Columns are those that rows have on the wire: what a
-publication leaves out by a list of columns is not there, and a generated column that it leaves out is as one that is
-computed when it is read. A domain is its base type.
+A table's id is its OID, as a database's is that of the schema. Columns are those that rows have on the wire, so what a
+publication leaves out is not there, and one that is generated is as any other. A domain is its base type.
 
 Only columns of the primary key are NOT NULL: others may come to be nullable without a word of it in the stream.
 """
@@ -116,7 +115,7 @@ def made_database(name: str) -> DatabaseInfo:
 
 def definition(row: _Row) -> TableInfo:
     """One of `_TABLES`. Pure."""
-    columns = [column for column in row["columns"] if column["generated"] or _is_sent(row, column)]
+    columns = [column for column in row["columns"] if _is_sent(row, column)]
     names = {column["name"] for column in columns}
     indexes = [index for index in row["indexes"] or () if names.issuperset(index["columns"])]
     primary = _primary(indexes, row["identity"])
@@ -130,10 +129,7 @@ def definition(row: _Row) -> TableInfo:
         {
             "id": row["id"],
             "name": row["name"],
-            "cols": [
-                _column(number, column, _is_sent(row, column), flags.get(column["name"], 0))
-                for number, column in enumerate(columns)
-            ],
+            "cols": [_column(number, column, flags.get(column["name"], 0)) for number, column in enumerate(columns)],
             "index_info": [_index(index, index is primary) for index in indexes],
             "state": STATE_PUBLIC,
             "upstream": "postgresql",
@@ -156,15 +152,13 @@ def _is_sent(row: _Row, column: _Row) -> bool:
     return row["published"] is None or column["name"] in row["published"]
 
 
-def _column(number: int, column: _Row, is_sent: bool, flag: int) -> dict[str, Any]:
+def _column(number: int, column: _Row, flag: int) -> dict[str, Any]:
     return {
         "id": column["number"],
         "name": column["name"],
         "offset": number,
         "type": nearest_type(column["type"], column["typmod"]).to_json(flag),
         "origin_default": column["missing"],
-        "generated_expr_string": "generated" if column["generated"] else "",
-        "generated_stored": is_sent,
         "state": STATE_PUBLIC,
     }
 

@@ -97,8 +97,8 @@ def _as_said(
 
 def _reused(old: TableInfo, table: TableInfo) -> set[str]:
     """Names of columns that are dropped, and of others that are added."""
-    before = {column.name: column.id for column in old.output_columns}
-    after = {column.name: column.id for column in table.output_columns}
+    before = {column.name: column.id for column in old.columns}
+    after = {column.name: column.id for column in table.columns}
     gone = {name for name, id_ in before.items() if id_ not in after.values()}
     return {name for name, id_ in after.items() if name in gone and id_ not in before.values()}
 
@@ -170,17 +170,16 @@ def _make_room(
 
 def _create(table: TableInfo) -> str:
     try:
-        return create_table(_told(table), _READERS)
+        return create_table(Definition.of(table), _READERS)
     except ExecuteByHand:  # a key that is too long for MySQL, as of text
-        return create_table(_told(table, with_indexes=False), _READERS)
+        return create_table(_keyless(table), _READERS)
 
 
 def _alter(old: TableInfo, table: TableInfo) -> tuple[Action, str]:
     try:
-        clauses = Alteration(_told(old), _told(table), _READERS, {}).clauses()
+        clauses = Alteration(Definition.of(old), Definition.of(table), _READERS, {}).clauses()
     except ExecuteByHand:
-        before, after = (_told(each, with_indexes=False) for each in (old, table))
-        clauses = Alteration(before, after, _READERS, {}).clauses()
+        clauses = Alteration(_keyless(old), _keyless(table), _READERS, {}).clauses()
     kinds = {_kind(clause) for clause in clauses}
     action = kinds.pop() if len(kinds) == 1 else Action.MULTI_SCHEMA_CHANGE
     return action, f"ALTER TABLE {quoted(*table.qualified)} {', '.join(clauses)}" if clauses else ""
@@ -190,15 +189,5 @@ def _kind(clause: str) -> Action:
     return _KINDS.get(" ".join(clause.split(" ", 2)[:2]), Action.MULTI_SCHEMA_CHANGE)
 
 
-def _told(table: TableInfo, *, with_indexes: bool = True) -> Definition:
-    """As readers have it: what is sent is a plain column, and what is not they don't have."""
-    sent = {column.id for column in table.output_columns}
-    stored = table.to_json()
-    columns = [each | {"generated_expr_string": ""} for each in stored["cols"] if each["id"] in sent]
-    names = {each["name"] for each in columns}
-    indexes = [
-        index
-        for index in stored["index_info"]
-        if with_indexes and names.issuperset(each["name"] for each in index["idx_cols"])
-    ]
-    return Definition.of(TableInfo.from_json(stored | {"cols": columns, "index_info": indexes}))
+def _keyless(table: TableInfo) -> Definition:
+    return Definition.of(TableInfo.from_json(table.to_json() | {"index_info": []}))

@@ -31,7 +31,7 @@ def fits(table: TableInfo, relation: Relation, domains: Domains) -> bool:
 
 def has_columns(table: TableInfo, relation: Relation, domains: Domains) -> bool:
     """The same ones in the same order, and the same key where the Relation names one."""
-    ours = [(column.name, _type_of(column)) for column in table.output_columns]
+    ours = [(column.name, _type_of(column)) for column in table.columns]
     theirs = [(column.name, _nearest(column, domains)) for column in relation.columns]
     return ours == theirs and _has_key(_primary(table), relation)
 
@@ -53,18 +53,11 @@ def mended(old: TableInfo | None, relation: Relation, catalog: TableInfo | None,
         made: _Json = {"id": number, "name": said.name, "offset": offset, "type": type_}
         if was is not None and was["type"] | {"Flag": flag} != type_:
             made["origin_default"] = None  # all rows were written anew
-        columns.append({"generated_stored": True, "state": STATE_PUBLIC} | (was or {}) | made)
-    stored = {} if old is None else old.to_json()
-    said_names = {column["name"] for column in columns}
-    unsent = [
-        each | {"offset": len(columns) + number}
-        for number, each in enumerate(stored.get("cols", ()))
-        if not _is_sent(each) and each["name"] not in said_names
-    ]
+        columns.append({"state": STATE_PUBLIC} | (was or {}) | made)
     whole = {
         "id": relation.oid,
         "name": relation.name,
-        "cols": columns + unsent,
+        "cols": columns,
         "index_info": indexes,
         "state": STATE_PUBLIC,
         "upstream": "postgresql",
@@ -76,7 +69,7 @@ def _paired(
     old: TableInfo | None, relation: Relation, catalog: TableInfo | None
 ) -> list[tuple[RelationColumn, _Json | None, int]]:
     """Each with what it was, None if it is new, and its number."""
-    before = [] if old is None else [column for column in old.to_json()["cols"] if _is_sent(column)]
+    before: list[_Json] = [] if old is None else old.to_json()["cols"]
     numbers = {} if catalog is None else {column.name: column.id for column in catalog.columns}
     ids = [column["id"] for column in before]
     newest = max((id_ for id_ in ids if id_ < MADE), default=0)
@@ -116,10 +109,6 @@ def _places(before: list[_Json], relation: Relation, numbers: Mapping[str, int])
             place = found[at] = next((each for each in left if low < each < high), None)
         low = low if place is None else place
     return found
-
-
-def _is_sent(column: _Json) -> bool:
-    return not column["generated_expr_string"] or bool(column["generated_stored"])
 
 
 def _indexes(
