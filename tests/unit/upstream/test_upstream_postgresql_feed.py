@@ -14,7 +14,8 @@ from changefeed.model.rows import RAW_SCHEMA
 from changefeed.model.table_copy import TableCopy
 from changefeed.upstream.contract import Data, FeedEvent, Resolved, SchemaNews, SubscriptionFailed
 from changefeed.upstream.postgresql import feed as feed_module
-from changefeed.upstream.postgresql.feed import AWAY, REFUSED, SlotFeed
+from changefeed.upstream.postgresql.failures import AWAY, REFUSED
+from changefeed.upstream.postgresql.feed import SlotFeed
 from changefeed.upstream.postgresql.server import PostgresqlServer
 from changefeed.upstream.postgresql.slot_reader import SlotArrival, SlotRows
 

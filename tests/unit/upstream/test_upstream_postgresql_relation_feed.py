@@ -15,9 +15,10 @@ from changefeed.upstream.contract import Resolved, SchemaEvent, SchemaStep, Subs
 from changefeed.upstream.postgresql import relation_feed
 from changefeed.upstream.postgresql.catalog import PublishedTables
 from changefeed.upstream.postgresql.definitions import schema_of
+from changefeed.upstream.postgresql.failures import AWAY, REFUSED
 from changefeed.upstream.postgresql.news import TICKS, content_of
 from changefeed.upstream.postgresql.pgoutput.messages import Truncate
-from changefeed.upstream.postgresql.relation_feed import AWAY, RelationFeed
+from changefeed.upstream.postgresql.relation_feed import RelationFeed
 from changefeed.upstream.postgresql.server import PostgresqlServer
 from postgresql_tables import ID, A, B, Table, catalog
 
@@ -218,7 +219,7 @@ async def test_a_server_that_is_away_is_asked_again(server: Server) -> None:
     after = ORDERS.having(ID)
     async with listening(server) as (driver, feed):
         server.now = catalog(after)
-        server.failures = [Unavailable("db: no answer in time.", "Check the server.")]
+        server.failures = [Unavailable("db: no answer in time.", "Check the server."), Refused("db: no login.")]
         read = server.read
 
         async def reading(*args: object) -> PublishedTables:
@@ -233,16 +234,17 @@ async def test_a_server_that_is_away_is_asked_again(server: Server) -> None:
     assert [stopped and (stopped.reason, stopped.message) for stopped in seen] == [
         None,
         (AWAY, "db: no answer in time. Check the server."),
+        (REFUSED, "db: no login."),
     ]
 
 
 async def test_nothing_passes_a_change_that_can_not_be_followed(server: Server) -> None:
     async with listening(server) as (driver, feed):
-        server.failures = [Refused("db: no rights.", "Grant them.")]
+        server.failures = [NeedsHuman("db: the publication is gone.", "Make it again.")]
         tell(feed, FIRST, ORDERS.having(ID))
         tell(feed, FIRST + TICKS)
         feed.hear(FIRST + 2 * TICKS, b"{")
-        assert await driver.until(1) == [(0, "Refused")]
+        assert await driver.until(1) == [(0, "NeedsHuman")]
     assert len(driver.events) == 1
 
 

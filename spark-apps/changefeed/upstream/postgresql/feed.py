@@ -42,14 +42,13 @@ from changefeed.upstream.contract import (
     Stopped,
     SubscriptionFailed,
 )
+from changefeed.upstream.postgresql.failures import AWAY, REFUSED
 from changefeed.upstream.postgresql.server import PostgresqlServer
 from changefeed.upstream.postgresql.slot_reader import SlotArrival, SlotReader, SlotRows
 from changefeed.upstream.postgresql.subscriptions import SlotSubscriptions
 
 T = TypeVar("T")
 
-#: Reasons of the condition UpstreamAvailable.
-REFUSED, AWAY = "PostgresqlRefuses", "PostgresqlUnavailable"
 #: What a feed has in place of the number of a store.
 _SERVER = 0
 #: A database in which nothing is committed for so long gets a commit of ours.

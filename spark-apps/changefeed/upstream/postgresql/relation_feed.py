@@ -9,13 +9,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 
-from changefeed.errors import ChangefeedError, NeedsHuman, Transient, Unavailable, first_error
+from changefeed.errors import ChangefeedError, NeedsHuman, Refused, Transient, Unavailable, first_error
 from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.history import SchemaHistory
 from changefeed.upstream.contract import Resolved, SchemaEvent, SchemaFeed, SchemaStep, Stopped, SubscriptionFailed
 from changefeed.upstream.postgresql import evolution
 from changefeed.upstream.postgresql.catalog import PublishedTables
 from changefeed.upstream.postgresql.definitions import read_catalog
+from changefeed.upstream.postgresql.failures import AWAY, REFUSED
 from changefeed.upstream.postgresql.news import TICKS, read_content
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
 from changefeed.upstream.postgresql.relation_columns import fits
@@ -23,8 +24,6 @@ from changefeed.upstream.postgresql.server import PostgresqlServer
 
 _SUB_ID = 0
 _RETRY_S = 1.0
-#: The reason of a server whose catalog can't be read.
-AWAY = "PostgresqlUnavailable"
 
 
 class RelationFeed(SchemaFeed):
@@ -130,8 +129,8 @@ class RelationFeed(SchemaFeed):
         while True:
             try:
                 found = await read_catalog(self._server, self._publication)
-            except (Transient, Unavailable) as error:
-                self._stopped = Stopped(_SUB_ID, AWAY, str(error))
+            except (Transient, Unavailable, Refused) as error:
+                self._stopped = Stopped(_SUB_ID, REFUSED if isinstance(error, Refused) else AWAY, str(error))
                 await asyncio.sleep(_RETRY_S)
             else:
                 self._stopped = None
