@@ -300,6 +300,8 @@ async def test_every_row_comes_the_same_whenever_the_reader_ends(database: Postg
         columns = "id, balance" if table != "transfers" else "number, giver, taker, amount"
         rows = database.query(f"SELECT {columns} FROM {table}")
         assert heard.state(oid) == sorted(cells(row) for row in rows)
+    for oid in tables:
+        assert OP_DELETE not in {op for op, *_ in heard.rows[oid].values()}, "an account keeps its key"
     changes = [{ts for ts, _ in heard.rows[oid]} for oid in tables]
     assert changes[2] <= changes[0] & changes[1]
     assert len(changes[2]) == database.query("SELECT count(*) FROM transfers")[0][0]
