@@ -13,6 +13,10 @@ import pytest
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.history import SchemaHistory
+from changefeed.schema.sql.columns import type_text
+from changefeed.schema.sql.definition import Definition
+from changefeed.schema.sql.dialect import Dialect
+from changefeed.schema.sql.tables import create_table
 from changefeed.upstream.contract import (
     Data,
     FeedEvent,
@@ -35,11 +39,13 @@ from changefeed.upstream.postgresql.replication import Replication
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 from changefeed.upstream.postgresql.values.decoder import PgoutputRows
 from conftest import wait_for
+from integration_mariadb import MariaDb
 from integration_postgresql import PROGRAMS, Postgresql, running
 
 USER, PASSWORD = "keeper", "p@ss/word"
 ORDERS = "`public`.`orders`"
 FOR_EVER = 1 << 62
+DOWNSTREAM = Dialect("MariaDB", (10, 11, 6))
 #: Statements, all in one transaction, and the changes that follow. A row of the table is written behind each.
 STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
@@ -231,7 +237,7 @@ class Life:
         self._feed = SlotFeed(reached(database), "s", "p", self._pulled, gather_s=0.05)
         self._changes = RelationFeed(reached(database), "p", schema, self._told)
         self._raw: list[dict[str, Any]] = []
-        self.truncated: list[int] = []
+        self.changes: list[tuple[int, SchemaChange]] = []
         self._resolved = [start_ts, start_ts]  # of rows, of the schema
         self._event = asyncio.Event()
 
@@ -277,8 +283,7 @@ class Life:
             case SchemaStep(change, ts):
                 assert ts > self._resolved[1]
                 self.schema.apply(change, ts)
-                if change.type == Action.TRUNCATE_TABLE:
-                    self.truncated.append(ts)
+                self.changes.append((ts, change))
             case Resolved(ts=ts):
                 self._resolved[1] = ts
             case SubscriptionFailed(error=error):
@@ -287,8 +292,11 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_rows_have_the_definition_of_then_in_every_life(database: Postgresql, seed: int) -> None:
-    """Promise: each row is decoded as the server had it when it was written, and a TRUNCATE has one ts.
+async def test_rows_have_the_definition_of_then_in_every_life(
+    database: Postgresql, mariadb: MariaDb, seed: int
+) -> None:
+    """Promise: each row is decoded as the server had it when it was written, and a TRUNCATE has one ts. The statements
+    that readers are told give a table downstream the same columns.
 
     The table is altered while it is read. A life ends anywhere, and the next one begins with what the log knows.
     """
@@ -297,6 +305,7 @@ async def test_rows_have_the_definition_of_then_in_every_life(database: Postgres
     checkpoint = await lease.begin()
     schema = await read_schema(reached(database), "p", checkpoint, {})
     found: dict[int, tuple[str, dict[str, object]]] = {}
+    changes = {checkpoint: create_table(Definition.of(schema.tables_at(checkpoint)[0]), DOWNSTREAM)}
     truncated: set[int] = set()
     with closing(Writer(database, seed)) as writer:
         for rows in (5, 25, FOR_EVER):
@@ -307,10 +316,16 @@ async def test_rows_have_the_definition_of_then_in_every_life(database: Postgres
             checkpoint = await life.until(rows, await lease.begin() if rows == FOR_EVER else FOR_EVER)
             await writing
             found |= life.rows(checkpoint)
-            truncated |= {ts for ts in life.truncated if ts <= checkpoint}
+            done = [(ts, change) for ts, change in life.changes if ts <= checkpoint]
+            changes |= {ts: change.query for ts, change in done}
+            truncated |= {ts for ts, change in done if change.type == Action.TRUNCATE_TABLE}
             await lease.hold(checkpoint)
             table = life.schema.table(oid, checkpoint)
             assert table is not None
             schema = await read_schema(reached(database), "p", checkpoint, {oid: table})
     assert found == writer.rows
     assert len(truncated) == writer.truncations
+    mariadb.query("DROP DATABASE IF EXISTS `public`", "CREATE DATABASE `public`", *changes.values())
+    columns = "SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = 'public'"
+    there = [[cell.decode() for cell in row] for row in mariadb.query(f"{columns} ORDER BY ordinal_position")]
+    assert there == [[table.name, column.name, type_text(column).lower()] for column in table.columns]
