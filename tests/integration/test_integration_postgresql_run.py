@@ -166,6 +166,7 @@ async def test_a_bank_is_replayed_once_and_whole_though_its_driver_is_killed(wor
     assert replayed(world.lake) == tables
     twice = Counter(tuple(line[:5]) for line in lines(world.lake))
     assert [line for line, count in twice.items() if count > 1] == []
+    assert first.view.progress[-1].server == "PostgreSQL"
     assert len(world.slots()) == 1
     assert await close(world.changefeed(), world.secrets)
     assert world.slots() == []

@@ -164,7 +164,7 @@ class Driver:
         self._deadline: asyncio.TimerHandle | None = None  # of the drain
         self._ending = threading.Event()  # nobody waits for a store any more
         self.registry = Registry(prepared.changefeed.metadata.namespace, prepared.changefeed.metadata.name)
-        self.meter = Meter(self.owner, self.registry)
+        self.meter = Meter(self.owner, self.registry, spec.upstream.server)
         prepared.log.patience = patience_of("log", self.meter, self._ending)
         patience = patience_of("publication", self.meter, self._ending)
         self.publication = Publication(prepared, patience, self._pace)

@@ -136,6 +136,11 @@ class UpstreamSpec(TikvSpec):
         return "tikv" if self.postgresql is None else "postgresql"
 
     @property
+    def server(self) -> str:
+        """What people call the server whose clock counts."""
+        return "PD" if self.postgresql is None else "PostgreSQL"
+
+    @property
     def stays(self) -> dict[str, str | None]:
         """Return by field what must be as it was when the changefeed was created, beside the cluster's id."""
         if self.postgresql is None:
