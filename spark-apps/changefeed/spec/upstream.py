@@ -131,11 +131,6 @@ class UpstreamSpec(TikvSpec):
         return self.model_copy(update={"tikv": None, **{field: getattr(self.tikv, field) for field in _OF_TIKV}})
 
     @property
-    def kind(self) -> str:
-        """Which one it is."""
-        return "tikv" if self.postgresql is None else "postgresql"
-
-    @property
     def server(self) -> str:
         """What people call the server whose clock counts."""
         return "PD" if self.postgresql is None else "PostgreSQL"

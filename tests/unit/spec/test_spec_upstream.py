@@ -37,7 +37,7 @@ def test_both_forms_of_tikv_are_one_changefeed() -> None:
     assert json.dumps(effective(nested)) == json.dumps(effective(flat)), "the log and the hash are the same text"
     assert json.dumps(given(nested)) == json.dumps(given(flat)), "an older driver reads it"
     assert "tikv" not in effective(nested)["spec"]["upstream"]
-    assert nested.spec.upstream.kind == "tikv"
+    assert nested.spec.upstream.server == "PD"
     assert nested.spec.upstream.cluster_id == 7
     assert list(nested.spec.upstream.servers()) == ["https://pd-0:2379", "https://pd-1:2379"]
 
@@ -58,7 +58,7 @@ def test_postgresql_has_one_puller_without_a_word() -> None:
     assert changefeed.spec.spark.pullers.count == 1
     assert made({"postgresql": POSTGRESQL}, spark={"pullers": {"memoryQuota": "64Mi"}}).spec.spark.pullers.count == 1
     assert made(TIKV).spec.spark.pullers.count == 2
-    assert upstream.kind == "postgresql"
+    assert upstream.server == "PostgreSQL"
     assert upstream.address == "postgresql://db.shop.svc:5432/shop"
     assert list(upstream.servers()) == [upstream.address]
     assert upstream.postgresql is not None
