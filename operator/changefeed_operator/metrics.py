@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from changefeed.spec.field.quantity import parse_duration
 from changefeed.spec.field.section import Section
-from changefeed.spec.model import Spec, UpstreamSpec
+from changefeed.spec.model import Spec
 from changefeed.spec.reasons import Reason
+from changefeed.spec.upstream import UpstreamSpec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 

@@ -264,6 +264,10 @@ def _changed(target: Target, last: Target | None, fixed_state: str) -> str:
     for field, new, old in zip(_FIXED, _fixed(target), _fixed(last), strict=True):
         if old != new and not (field == "spec.upstream.clusterId" and old is None):
             return _immutable(field.replace("*", target.sink), new, old)
+    stayed, stays = last.resource.spec.upstream.stays, target.resource.spec.upstream.stays
+    for field in stayed | stays:
+        if stays.get(field) != stayed.get(field):
+            return _immutable(field, stays.get(field), stayed.get(field))
     names = last.resource.spec.sink.names
     for field, new in target.resource.spec.sink.names.items():
         if new != names[field]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,8 +16,12 @@ from typing import Any
 
 import pytest
 from changefeed.errors import ChangefeedError, NeedsHuman, Refused, SnapshotLostByGC, Transient
+from changefeed.secret_files import TlsFiles
+from changefeed.upstream.postgresql import replication
+from changefeed.upstream.postgresql.pgoutput.messages import Commit
+from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStream
 from changefeed.upstream.postgresql.replication import Replication
-from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession, PostgresqlTls
+from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 from changefeed_devcluster.certificates import Certificates
 from conftest import wait_for
 from integration_postgresql import Postgresql, running
@@ -153,7 +159,7 @@ def test_a_slot_that_is_gone_has_taken_history_with_it(database: Postgresql) -> 
         ({"database": "elsewhere"}, Refused, "3D000"),
         ({"user": "reader", "password": "read"}, Refused, "42501.*Grant"),
         ({"host": "nobody.invalid"}, Transient, "host name is not known"),
-        ({"tls": PostgresqlTls(Path(__file__))}, Refused, "its files can't be read"),
+        ({"tls": TlsFiles(Path(__file__))}, Refused, "its files can't be read"),
     ],
     ids=["password", "user", "database", "rights", "host", "files"],
 )
@@ -229,8 +235,8 @@ def secure(folder: Path) -> Iterator[PostgresqlServer]:
         yield reached(server, tls=_tls(folder / "client"))
 
 
-def _tls(client: Path) -> PostgresqlTls:
-    return PostgresqlTls(client / "ca.crt", client / "tls.crt", client / "tls.key")
+def _tls(client: Path) -> TlsFiles:
+    return TlsFiles(client / "ca.crt", client / "tls.crt", client / "tls.key")
 
 
 def test_changes_come_by_tls(secure: PostgresqlServer) -> None:
@@ -248,9 +254,42 @@ def test_changes_come_by_tls(secure: PostgresqlServer) -> None:
     assert all(b"x%d" % i in read for i in range(1, 20001, 97))
 
 
+def test_what_tls_has_taken_in_already_is_not_waited_for(
+    secure: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: what is left of a record that was larger than one read comes with the next, with an empty socket."""
+    poll, waited = select.poll, []
+
+    class Watched:
+        def register(self, connection: ssl.SSLSocket, mask: int) -> None:
+            self._connection, self._poll = connection, poll()
+            self._poll.register(connection, mask)
+
+        def poll(self, wait_ms: float) -> list[tuple[int, int]]:
+            if wait_ms:
+                waited.append(self._connection.pending())
+            return self._poll.poll(wait_ms)
+
+    monkeypatch.setattr(select, "poll", Watched)
+    monkeypatch.setattr(replication, "_MAX_BYTES", 16)
+    with closing(PostgresqlSession(secure)) as session:
+        for statement in (
+            "CREATE TABLE public.small (id int PRIMARY KEY, v text)",
+            "CREATE PUBLICATION small FOR TABLE public.small",
+            "SELECT pg_create_logical_replication_slot('small', 'pgoutput')",
+            "INSERT INTO public.small VALUES (1, 'one')",
+        ):
+            session.rows(statement)
+        with closing(Replication(secure, "small", ["small"])) as reader:
+            stream = TransactionStream()
+            while not any(isinstance(event, Commit) for event in stream.take(reader.read(1.0, 0.0)).events):
+                pass
+    assert set(waited) == {0}
+
+
 def test_who_is_not_trusted_is_named(secure: PostgresqlServer, folder: Path, tmp_path: Path) -> None:
     Certificates(tmp_path / "other", ["127.0.0.1"])
-    stranger = PostgresqlTls(folder / "client" / "ca.crt")
+    stranger = TlsFiles(folder / "client" / "ca.crt")
     for tls, said in (
         (_tls(tmp_path / "other" / "client"), "TLS handshake has failed.*certificate"),
         (stranger, "certificate"),

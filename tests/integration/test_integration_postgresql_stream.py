@@ -11,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from changefeed.model.position import OP_DELETE
-from changefeed.model.tso import physical_ms
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo
+from changefeed.upstream.postgresql.anchors import EMIT, EMIT_HELD, Said, said
 from changefeed.upstream.postgresql.catalog import PublishedTables, read_published
-from changefeed.upstream.postgresql.chain import EMIT, Anchor, Chain, Origin, check_start, lsn_of
-from changefeed.upstream.postgresql.pgoutput.messages import Commit, KeepAlive, LogicalMessage, Relation
+from changefeed.upstream.postgresql.chain import Chain
+from changefeed.upstream.postgresql.pgoutput.messages import Commit, LogicalMessage, Relation
 from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStream
+from changefeed.upstream.postgresql.relation_columns import fits
 from changefeed.upstream.postgresql.replication import Replication
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 from changefeed.upstream.postgresql.values.decoder import PgoutputRows
@@ -42,22 +43,21 @@ def published(database: Postgresql) -> PublishedTables:
         return read_published(session, "p")
 
 
-def new_slot(database: Postgresql) -> Anchor:
-    ((position,),) = database.query("SELECT lsn::text FROM pg_create_logical_replication_slot('s', 'pgoutput')")
-    return Anchor(0, lsn_of(position))
+def new_slot(database: Postgresql) -> None:
+    """With an anchor, at which its history begins."""
+    database.query("SELECT pg_create_logical_replication_slot('s', 'pgoutput')", EMIT)
 
 
 class Reader:
-    """One life of a reader. `ts` by the end of the commit or message; `rows`: (ts, op, key, columns)."""
+    """One life of a reader. `ts` by the place of the commit; `rows`: (ts, op, key, columns)."""
 
-    def __init__(self, database: Postgresql, anchor: Anchor, tables: dict[int, TableInfo]) -> None:
+    def __init__(self, database: Postgresql, tables: dict[int, TableInfo]) -> None:
         self._tables = tables
         self.replication = Replication(reached(database), "s", ["p"])
-        self.origin = Origin(self.replication.system_id, self.replication.timeline)
-        self.chain = Chain(anchor)
+        self.chain = Chain("s")
+        self._said: Said | None = None
         self._stream = TransactionStream(lambda relation: _primary_key(tables[relation.oid]))
         self.ts: dict[int, int] = {}
-        self.times: dict[int, int] = {}
         self.relations: list[Relation] = []
         self.rows: list[tuple[int, int, bytes, dict[str, Any]]] = []
 
@@ -67,13 +67,13 @@ class Reader:
         commits: list[int | None] = []
         for event in arrived.events:
             if isinstance(event, Commit):
-                commits.append(self.chain.commit(event.end_lsn, event.time_us))
-                self._given(event.end_lsn, commits[-1])
-                self.times[event.end_lsn] = event.time_us
+                ts = self.chain.commit(event.lsn, event.time_us, self._said)
+                commits.append(ts)
+                self._said = None
+                if ts is not None:
+                    self.ts[event.lsn] = ts
             elif isinstance(event, LogicalMessage):
-                self._given(event.lsn, self.chain.message(event.lsn, event.prefix, event.content))
-            elif isinstance(event, KeepAlive):
-                self.chain.keep_alive(event.end_lsn)
+                self._said = said(event.prefix, event.content)
             elif isinstance(event, Relation):
                 self.relations.append(event)
         self.chain.check()
@@ -95,10 +95,6 @@ class Reader:
             return is_there()
 
         wait_for(more, "what the server is to send")
-
-    def _given(self, end_lsn: int, ts: int | None) -> None:
-        if ts is not None:
-            self.ts[end_lsn] = ts
 
     def _of(self, batch: Any) -> list[list[Any]]:
         return [batch[name].to_pylist() for name in ("op", "value", "old_value")]
@@ -133,22 +129,25 @@ def test_a_definition_has_the_columns_that_rows_have(database: Postgresql) -> No
         f"CREATE PUBLICATION p FOR TABLE typed, {listed}, by_index, parted WITH (publish_via_partition_root"
         f"{', publish_generated_columns = stored' if is_new else ''})",
     )
-    tables = {table.id: table for table in published(database).tables}
-    anchor = new_slot(database)
+    found = published(database)
+    tables = {table.id: table for table in found.tables}
+    new_slot(database)
     database.query(
         "INSERT INTO typed (a, b, n, d, late) VALUES ('x', 5, 1.5, '2026-03-04', 8)",
         "INSERT INTO listed VALUES (1, 'no', 'yes')",
         "INSERT INTO by_index VALUES (2, 3)",
         "INSERT INTO parted VALUES (4, 'four')",
     )
-    reader = Reader(database, anchor, tables)
+    reader = Reader(database, tables)
     with closing(reader.replication):
         reader.until(lambda: len(reader.rows) == 4)
     described = {relation.name: relation for relation in reader.relations}
     assert {table.name for table in tables.values()} == {"typed", "listed", "by_index", "parted"}
     assert set(described) == {"typed", "listed", "by_index", "parted", "part"}  # of which no row comes
+    assert described["part"].oid in found.parts
     for table in tables.values():
         relation = described[table.name]
+        assert fits(table, relation, found.domains)
         assert [column.name for column in table.output_columns] == [column.name for column in relation.columns]
         identity = {column.name for column in relation.columns if column.is_identity}
         assert {column.name for column in table.columns if column.is_pk} == identity
@@ -166,8 +165,8 @@ def test_a_definition_has_the_columns_that_rows_have(database: Postgresql) -> No
     columns = {column.name: column for column in typed.columns}
     assert (columns["n"].type, columns["n"].flen, columns["n"].decimal) == (SqlType.DECIMAL, 6, 2)
     assert columns["late"].origin_default == "7"
-    assert [name for name, column in columns.items() if column.is_generated_virtual] == ([] if is_new else ["twice"])
-    assert [name for name, column in columns.items() if not column.nullable] == ["b", "a", "late"]
+    assert ("twice" in columns) == is_new
+    assert [name for name, column in columns.items() if not column.nullable] == ["b", "a"]
     assert {index.name: index.columns for index in typed.indexes} == {
         "typed_pkey": (("a", -1), ("b", -1)),
         "single": (("late", -1),),
@@ -177,7 +176,7 @@ def test_a_definition_has_the_columns_that_rows_have(database: Postgresql) -> No
 def test_every_life_of_a_reader_gives_the_same_ts(database: Postgresql) -> None:
     """Promise: the server is killed and its clock of commits is what it is; each commit has one ts, and no row is lost.
 
-    Each life begins at what was recorded by then, and the server has forgotten some of what was confirmed.
+    Each life begins at an anchor that was held by then, or at an earlier one if the server has forgotten that.
     """
     database.query(
         "CREATE TABLE t (id int PRIMARY KEY, v int)",
@@ -185,7 +184,7 @@ def test_every_life_of_a_reader_gives_the_same_ts(database: Postgresql) -> None:
         "CREATE PUBLICATION p FOR TABLE t",
     )
     tables = {table.id: table for table in published(database).tables}
-    recorded, origin = new_slot(database), None
+    new_slot(database)
     ts: dict[int, int] = {}
     state: dict[int, int] = {}
 
@@ -199,24 +198,21 @@ def test_every_life_of_a_reader_gives_the_same_ts(database: Postgresql) -> None:
                 database.query(EMIT, f"DELETE FROM t WHERE id = {number}")
 
     for life in range(3):
-        ((confirmed,),) = database.query("SELECT confirmed_flush_lsn::text FROM pg_replication_slots")
-        reader = Reader(database, recorded, tables)
-        check_start("s", recorded, origin or reader.origin, lsn_of(confirmed), reader.origin)
-        origin = reader.origin
+        reader = Reader(database, tables)
         writer = threading.Thread(target=write, args=[life])
         writer.start()
-        with closing(reader.replication):
+        with closing(reader.replication), closing(PostgresqlSession(reached(database))) as session:
             reader.until(lambda reader=reader: len(reader.ts) > 20)  # type: ignore[misc]
-            recorded = reader.chain.anchor(sorted(reader.ts.values())[10])
-            reader.replication.confirm(recorded.lsn, reader.chain.recorded(recorded))
+            held = sorted(reader.ts.values())[10]
             writer.join()
-            ((end,),) = database.query("SELECT pg_current_wal_insert_lsn()::text")
-            database.query(EMIT)
-            reader.until(lambda reader=reader, end=end: max(reader.ts) >= lsn_of(end))  # type: ignore[misc]
+            ((end,),) = database.query("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
+            session.rows(EMIT_HELD, held=str(held), slot="s")
+            reader.until(lambda reader=reader, end=end: max(reader.ts) >= end)  # type: ignore[misc]
+            position = reader.chain.confirmable
+            assert reader.ts[position] <= held
+            reader.replication.confirm(max(reader.ts), position)
         for lsn, given in reader.ts.items():
             assert ts.setdefault(lsn, given) == given
-        for lsn, time_us in reader.times.items():
-            assert lsn not in ts or physical_ms(ts[lsn]) >= time_us // 1000
         for _, op, _, row in sorted(reader.rows, key=lambda row: row[0]):
             if op == OP_DELETE:
                 state.pop(row["id"], None)

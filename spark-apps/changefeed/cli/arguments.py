@@ -18,7 +18,7 @@ SecretsDir = Annotated[
     Parameter(
         name="--secrets-dir",
         help="Folder of Secrets, laid out as pods mount them: DIR/<secretRef.name>/<key>. Without it, credentials come "
-        "from the environment (AWS_ACCESS_KEY_ID ...). Required for spec.upstream.tls.",
+        "from the environment (AWS_ACCESS_KEY_ID ...). Required for spec.upstream.tls and spec.upstream.postgresql.",
     ),
 ]
 Pd = Annotated[list[str], Parameter(name="--pd", negative="", help='Address of PD, such as "http://127.0.0.1:2379".')]

@@ -13,14 +13,13 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from changefeed.cli.arguments import AsJson, File
 from changefeed.cli.cluster.resources import resources
-from changefeed.cli.config_file import read
 from changefeed.cli.gc import gc
 from changefeed.cli.lifecycle.adopt import adopt
 from changefeed.cli.lifecycle.run import run
 from changefeed.cli.lifecycle.undriven import close, hold
-from changefeed.cli.output import write_error, write_failure, write_json, write_text
+from changefeed.cli.lifecycle.validate import validate
+from changefeed.cli.output import write_error, write_failure
 from changefeed.cli.sink.flashback import flashback
 from changefeed.cli.sink.restore import restore
 from changefeed.cli.sink.tail import tail
@@ -37,7 +36,7 @@ _POD_VERBS = frozenset({"run", "hold", "close"})  # the main ones of a container
 
 app = App(
     name="changefeed",
-    help="Stream row changes from a TiKV/TiDB cluster to files, tables and topics.",
+    help="Stream row changes from a TiKV/TiDB cluster or a PostgreSQL database to files, tables and topics.",
     help_epilogue="""Examples:
   changefeed validate -f examples/demo.yaml
   changefeed run -f examples/demo.yaml
@@ -116,6 +115,13 @@ Options without an equivalent are listed as comments in the YAML and on standard
 )
 app.command(tso)
 app.command(resources, name="*")
+app.command(
+    validate,
+    help_epilogue="""Examples:
+  changefeed validate -f orders.yaml
+  changefeed validate -f orders.yaml --json
+  changefeed validate -f orders.yaml --secrets-dir secrets""",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -143,23 +149,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     return code or 0
-
-
-@app.command(
-    help_epilogue="""Examples:
-  changefeed validate -f orders.yaml
-  changefeed validate -f orders.yaml --json""",
-)
-def validate(*, file: File, as_json: AsJson = False) -> None:
-    """Check a Changefeed and report all problems at once, each with its field, value and what is allowed."""
-    from changefeed.spec.parse import effective
-
-    changefeed = read(file)
-    if as_json:
-        write_json({"ok": True, "name": changefeed.name, "effective": effective(changefeed)})
-    else:
-        rules = ", ".join(changefeed.spec.filter.rules)
-        write_text(f"{file}: changefeed {changefeed.name} is valid: {rules} to {changefeed.spec.sink.uri}")
 
 
 if __name__ == "__main__":

@@ -160,10 +160,11 @@ class Driver:
             spans.add_span(dispatcher, *WHOLE_TABLE, flushed_ts, copies.get(dispatcher))
         self._wake = asyncio.Event()
         self._failure: asyncio.Future[ChangefeedError] = asyncio.get_running_loop().create_future()
+        self._schema_feed: SchemaFeed | None = None
         self._deadline: asyncio.TimerHandle | None = None  # of the drain
         self._ending = threading.Event()  # nobody waits for a store any more
         self.registry = Registry(prepared.changefeed.metadata.namespace, prepared.changefeed.metadata.name)
-        self.meter = Meter(self.owner, self.registry)
+        self.meter = Meter(self.owner, self.registry, spec.upstream.server)
         prepared.log.patience = patience_of("log", self.meter, self._ending)
         patience = patience_of("publication", self.meter, self._ending)
         self.publication = Publication(prepared, patience, self._pace)
@@ -183,7 +184,7 @@ class Driver:
                 self._settings.told,
                 self._pace.report_s,
             )
-        self._calls = Calls(self.owner, self.meter, self.registry, self._changed, self.fail)
+        self._calls = Calls(self.owner, self.meter, self.registry, self._changed, self.fail, self._hear)
         self._service = OwnerService(self._calls, prepared.epoch, prepared.nonce)
 
     async def publish_finished(self) -> Outcome:
@@ -219,7 +220,8 @@ class Driver:
         ignores = partial(ignores_ddl, filter_)
         timeline = Timeline(tables.matches, tables.matches_schema, ignores, prepared.tables)
         ddls = Ddls(prepared.schema, timeline, self._barrier, self._wake.set, self.fail)
-        schema_feed = await stack.enter_async_context(prepared.upstream.schema_feed(prepared.schema, ddls.take))
+        feed = prepared.upstream.schema_feed(prepared.schema, ddls.take)
+        self._schema_feed = await stack.enter_async_context(feed)
 
         if self._reports:
             await stack.enter_async_context(self._reports.ended())
@@ -242,7 +244,7 @@ class Driver:
                 self._expiry.keep(lambda: self.owner.state.expired_before),
                 self._keep_alive(),
                 self._show(),
-                self._watch_stores(schema_feed),
+                self._watch_stores(self._schema_feed),
                 self._service.crashed(),
                 *([self._reports.keep()] if self._reports else []),
             )
@@ -434,6 +436,10 @@ class Driver:
         while True:
             self._show_once()
             await asyncio.sleep(_VIEW_INTERVAL_S)
+
+    def _hear(self, ts: int, content: bytes) -> None:
+        assert self._schema_feed is not None, "no puller is started before it"
+        self._schema_feed.hear(ts, content)
 
     async def _watch_stores(self, schema_feed: SchemaFeed) -> None:
         while True:

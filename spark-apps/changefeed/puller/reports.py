@@ -31,6 +31,7 @@ class Reports:
         self._archived: dict[int, str] = {}
         self._unheard: dict[int, int] = {}  # bytes of segments that the owner may not count yet
         self._failures: list[owner_pb2.Failure] = []
+        self._news: list[owner_pb2.SchemaNews] = []
         self._metrics: list[owner_pb2.MetricDelta] = []
         self._trouble = ""
         self._answered: bool | None = None
@@ -89,6 +90,12 @@ class Reports:
             )
         )
 
+    def news(self, ts: int, content: bytes) -> None:
+        """A SchemaNews. Of several that say nothing the last one says it all."""
+        if not content and self._news and not self._news[-1].content:
+            self._news.pop()
+        self._news.append(owner_pb2.SchemaNews(ts=ts, content=content))
+
     def measured(self, metrics: list[owner_pb2.MetricDelta]) -> None:
         self._metrics += metrics
 
@@ -127,10 +134,11 @@ class Reports:
         for seq, _ in archived:
             del self._archived[seq]
         failures, self._failures = self._failures, []
+        news, self._news = self._news, []
         metrics, self._metrics = self._metrics, []
         state = (self._trouble, self._blocked, self._stopped)
         same = state == (self._told_trouble, self._told_blocked, self._told_stopped)
-        if not (segments or archived or resolved or failures or metrics) and same:
+        if not (segments or archived or resolved or failures or news or metrics) and same:
             return None
         self._told_trouble, self._told_blocked, self._told_stopped = state
         return owner_pb2.Report(
@@ -140,6 +148,7 @@ class Reports:
             segments=segments,
             archived=[owner_pb2.Archived(segment=seq, uri=uri) for seq, uri in archived],
             failures=failures,
+            news=news,
             metrics=metrics,
             trouble=self._trouble,
             answered=self._answered,

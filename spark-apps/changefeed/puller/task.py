@@ -41,6 +41,7 @@ from changefeed.upstream.contract import (
     Feed,
     FeedEvent,
     Resolved,
+    SchemaNews,
     SubscriptionFailed,
     Upstream,
 )
@@ -284,6 +285,9 @@ class PullerTask:
                     self._act(actions)
             case Resolved(sub_id, ts):
                 self._act(self._pipeline.resolved(sub_id, ts))
+            case SchemaNews(ts, content):
+                self._reports.news(ts, content)
+                self._reportable.set()
             case SubscriptionFailed(sub_id, error):
                 self._let_go(sub_id)
                 self._reports.failed(sub_id, error)

@@ -131,6 +131,14 @@ class SchemaHistory:
         database = self._databases.get(database_id)
         return None if database is None else database.name
 
+    def database_id(self, name: str) -> int | None:
+        """The inverse of `database_name`."""
+        return next((id_ for id_, database in self._databases.items() if database.name == name), None)
+
+    def newest_called(self, qualified: tuple[str, str]) -> TableInfo | None:
+        """The table that has the name after all changes that were applied."""
+        return next((table for table in self._tables.values() if table.qualified == qualified), None)
+
     def touches(self, change: SchemaChange) -> Touched:
         """What `change` involves: as applied, or as it would be applied now, after all the others."""
         if change.id in self._touched:

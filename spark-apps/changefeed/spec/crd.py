@@ -64,7 +64,7 @@ def _root() -> dict[str, Any]:
     name = "self.metadata.name"
     pattern = cel_text(f"^{DNS_1035}$")
     return {
-        "description": "Row changes of a TiKV/TiDB cluster, to one sink.",
+        "description": "Row changes of a TiKV/TiDB cluster or a PostgreSQL database, to one sink.",
         "type": "object",
         "required": ["spec"],
         "properties": {

@@ -7,7 +7,7 @@ accepted and then ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
@@ -15,26 +15,24 @@ from pydantic.config import JsonDict
 
 from changefeed.spec.field.fields import (
     Bytes,
-    ClusterId,
     Flag,
     Location,
-    PdAddress,
     Seconds,
     Ts,
     duration,
     later_than,
-    many,
     one_of,
     size,
     text,
     whole,
 )
-from changefeed.spec.field.kind import FieldKind, fixed, live, rule, wrong
-from changefeed.spec.field.section import DNS_LABEL, FROM_CREATION, Credentials, Section, UpstreamTlsSpec, ruled
+from changefeed.spec.field.kind import FieldKind, cel_at, fixed, live, rule, wrong
+from changefeed.spec.field.section import DNS_LABEL, FROM_CREATION, Credentials, Section, ruled
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.names import API_VERSION, KIND
 from changefeed.spec.sink.choice import SinkSpec
 from changefeed.spec.sink.storage import Storage
+from changefeed.spec.upstream import UpstreamSpec
 
 LONGEST_NAME = 45
 
@@ -51,57 +49,6 @@ class Metadata(Section):
     name: Annotated[str, text(DNS_1035, NAME_ALLOWED, LONGEST_NAME)]
     namespace: Annotated[str, text(DNS_LABEL, "a Kubernetes namespace", 63)] = "default"
     uid: Annotated[str, text("[-0-9a-zA-Z]+", "the uid that Kubernetes gave", 63)] = "local"
-
-
-_TLS_AND_HTTPS = "upstream.tls and https:// for all of pdAddresses, or neither"
-
-
-class UpstreamSpec(Section):
-    model_config = ruled(
-        rule(
-            "!has(oldSelf.clusterId) || (has(self.clusterId) && self.clusterId == oldSelf.clusterId)",
-            "the clusterId that was set first; to follow another cluster, create another Changefeed",
-        ),
-        rule(
-            "self.pdAddresses.all(address, address.startsWith(has(self.tls) ? 'https:' : 'http:'))",
-            _TLS_AND_HTTPS,
-        ),
-    )
-
-    pd_addresses: Annotated[tuple[PdAddress, ...], many(1, 16, "1 to 16 addresses of PD")]
-    """The upstream's PD servers."""
-    cluster_id: Annotated[ClusterId | None, fixed("once set")] = None
-    """The upstream's cluster id; a PD of any other cluster is refused. Unset: the id seen at the first start."""
-    tls: Annotated[UpstreamTlsSpec | None, Field(validate_default=True)] = None
-    """
-    TLS to PD and TiKV; requires `https://` PD addresses. Renewed certificates take effect with the next connection.
-    """
-    scan_rate: Annotated[Bytes | None, size("64Ki", "1Ti")] = None
-    """
-    Limit on how fast initial copies read, in bytes per second across all tables. Unset: as fast as the sink accepts.
-    """
-    safepoint_ttl: Annotated[Seconds, duration("10m", "720h"), live("the driver")] = 86_400.0
-    """
-    How long the upstream keeps history for this changefeed if its hold is not renewed. The hold is renewed at least
-    three times within this period, so an outage shorter than the rest loses nothing.
-    """
-
-    @field_validator("tls")
-    @classmethod
-    def _as_the_addresses_say(cls, tls: UpstreamTlsSpec | None, info: ValidationInfo) -> UpstreamTlsSpec | None:
-        scheme = "https:" if tls else "http:"
-        if not all(address.startswith(scheme) for address in info.data.get("pd_addresses", ())):
-            raise wrong(_TLS_AND_HTTPS)
-        return tls
-
-    def servers(self) -> Iterable[str]:
-        """URLs of what pods connect to first; these name the others."""
-        return self.pd_addresses
-
-    @property
-    def address(self) -> str:
-        """The address by which people know the upstream."""
-        return ", ".join(self.pd_addresses)
 
 
 class Integrity(Section):
@@ -138,7 +85,7 @@ class EventStore(Section):
 
 class Pullers(Section):
     count: Annotated[int, whole(1, 64)] = 2
-    """Spark tasks that pull changes. Each occupies a task slot permanently."""
+    """Spark tasks that pull changes. Each occupies a task slot permanently. With PostgreSQL: 1."""
     memory_quota: Annotated[Bytes, size("64Mi", "1Ti")] = 1 << 30
     """Memory for changes in flight within one puller."""
 
@@ -231,7 +178,7 @@ class Spark(Section):
     image: Annotated[str, text("[!-~]*", "an image such as registry/changefeed-spark:1.0", 1024)] = ""
     """Image of the data plane. Empty: the operator's default."""
     pullers: Pullers = Pullers()
-    """The tasks that pull changes from TiKV."""
+    """The tasks that pull changes from the upstream."""
     driver: DriverSpec = DriverSpec()
     """The driver's pod."""
     executor: Annotated[Executor, Field(validate_default=True)] = Executor()
@@ -250,6 +197,11 @@ class Spark(Section):
         return executor
 
 
+_NO_START = "none with upstream.postgresql: its history begins with the slot, which the first start makes"
+_NO_COPY = "false with upstream.postgresql: the rows of before are not copied"
+_ONE_PULLER = "pullers.count 1 with upstream.postgresql: a slot has one reader"
+
+
 def _spec_rules() -> Iterator[JsonDict]:
     copied = [f"(has({root}.initialCopy) && {root}.initialCopy)" for root in ("self", "oldSelf")]
     yield rule(
@@ -264,18 +216,18 @@ def _spec_rules() -> Iterator[JsonDict]:
     yield rule(f"!({both}) || {later_than('self.targetTs', 'self.startTs')}", "a targetTs above startTs")
     fixed_paths = (("startTs", "start elsewhere"), ("state.uri", "keep it elsewhere"), ("state.id", "use another"))
     for path, where in fixed_paths:
-        now, before = _if_set("self", path), _if_set("oldSelf", path)
+        now, before = cel_at("self", path), cel_at("oldSelf", path)
         yield rule(
             f"{now} == {before}",
             f"the {path} that it was created with, or none as then; to {where}, create another Changefeed",
         )
-
-
-def _if_set(root: str, path: str) -> str:
-    """CEL: the text at `path`, or ''."""
-    names = path.split(".")
-    sections = [".".join([root, *names[: depth + 1]]) for depth in range(len(names))]
-    return f"({' && '.join(f'has({section})' for section in sections)} ? {sections[-1]} : '')"
+    counted = "has(self.spark) && has(self.spark.pullers) && has(self.spark.pullers.count)"
+    for refused, allowed in (
+        ("has(self.startTs)", _NO_START),
+        ("has(self.initialCopy) && self.initialCopy", _NO_COPY),
+        (f"{counted} && self.spark.pullers.count != 1", _ONE_PULLER),
+    ):
+        yield rule(f"!has(self.upstream.postgresql) || !({refused})", allowed)
 
 
 class Spec(Section):
@@ -293,13 +245,13 @@ class Spec(Section):
     mode: Annotated[str, one_of("Throughput", "LowLatency")] = "Throughput"
     """LowLatency writes smaller files sooner: `flushInterval` is capped at 200ms."""
     upstream: UpstreamSpec
-    """The TiKV/TiDB cluster to capture changes from."""
+    """The TiKV/TiDB cluster or PostgreSQL database to capture changes from."""
     start_ts: Annotated[Ts | None, fixed(FROM_CREATION)] = None
-    """Capture changes after this ts. Unset: from the moment the changefeed first starts."""
+    """Capture changes after this ts. Unset: from the moment the changefeed first starts, as always with PostgreSQL."""
     initial_copy: Annotated[Flag, fixed(FROM_CREATION)] = False
     """
     Write the rows that exist at startTs as inserts before any changes. A table that `filter` selects later is copied as
-    of that moment. A rewind starts with a copy as well.
+    of that moment. A rewind starts with a copy as well. Not possible with PostgreSQL.
     """
     target_ts: Ts | None = None
     """Finish once everything up to this ts is written."""
@@ -324,8 +276,33 @@ class Spec(Section):
     What deleting the resource does. Close: end the log, release the hold on the upstream's history and delete stored
     events; deletion waits for this, for up to an hour. Retain: leave everything outside the cluster untouched.
     """
-    spark: Spark = Spark()
+    spark: Annotated[Spark, Field(validate_default=True)] = Spark()
     """The SparkApplication: image, tasks, pods. On a laptop, `executor` sets how many local cores are used."""
+
+    @field_validator("start_ts")
+    @classmethod
+    def _from_where_history_begins(cls, start_ts: int | None, info: ValidationInfo) -> int | None:
+        if start_ts is not None and _is_read_by_slot(info):
+            raise wrong(_NO_START)
+        return start_ts
+
+    @field_validator("initial_copy")
+    @classmethod
+    def _where_it_can_copy(cls, initial_copy: bool, info: ValidationInfo) -> bool:
+        if initial_copy and _is_read_by_slot(info):
+            raise wrong(_NO_COPY)
+        return initial_copy
+
+    @field_validator("spark")
+    @classmethod
+    def _one_reader_of_a_slot(cls, spark: Spark, info: ValidationInfo) -> Spark:
+        if not _is_read_by_slot(info):
+            return spark
+        if "count" not in spark.pullers.model_fields_set:
+            return spark.model_copy(update={"pullers": spark.pullers.model_copy(update={"count": 1})})
+        if spark.pullers.count != 1:
+            raise wrong(_ONE_PULLER)
+        return spark
 
     @field_validator("target_ts")
     @classmethod
@@ -337,6 +314,11 @@ class Spec(Section):
         if target_ts is not None and restart is not None and target_ts <= restart.from_ts:
             raise wrong(f'a ts above restart.fromTs ("{restart.from_ts}")')
         return target_ts
+
+
+def _is_read_by_slot(info: ValidationInfo) -> bool:
+    upstream: UpstreamSpec | None = info.data.get("upstream")
+    return upstream is not None and upstream.postgresql is not None
 
 
 class Changefeed(Section):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.contract import Access
+from changefeed.upstream.postgresql.access import PostgresqlAccess, own_slot
 from changefeed.upstream.tikv.access import TikvAccess
 
 
@@ -14,4 +15,7 @@ def access_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> Access
 
     Raises InvalidSpec where spec.upstream names a Secret and the folder of Secrets is missing.
     """
-    return TikvAccess.of(changefeed.spec.upstream, secrets_dir)
+    upstream = changefeed.spec.upstream
+    if upstream.postgresql is not None:
+        return PostgresqlAccess.of(upstream.postgresql, own_slot(changefeed), secrets_dir)
+    return TikvAccess.of(upstream, secrets_dir)

@@ -18,7 +18,7 @@ The numbers of rules below are those of docs/design/rules.md.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from changefeed.clock import Clock
-from changefeed.errors import ChangefeedError
+from changefeed.errors import ChangefeedError, ProtocolViolation
 from changefeed.model.rows import RAW_SCHEMA, raw_bytes
 from changefeed.model.table_copy import TableCopy
 from changefeed.schema.ddl.change import SchemaChange
@@ -80,7 +80,20 @@ class SubscriptionFailed:
     error: ChangefeedError
 
 
-FeedEvent = Data | Resolved | SubscriptionFailed
+@dataclass(frozen=True)
+class SchemaNews:
+    """`content`: of a change of schema at `ts`; b"": all changes of schema up to `ts` have been told.
+
+    Of an upstream whose changes of schema stand among its rows: `SchemaFeed.hear` gets what the feed of rows meets, and
+    knows what `content` means. They come in the order of their ts, and ahead of the rows that are written under the
+    change; b"" follows each sooner or later. A feed that begins again tells them again, from where it begins.
+    """
+
+    ts: int
+    content: bytes
+
+
+FeedEvent = Data | Resolved | SchemaNews | SubscriptionFailed
 
 
 #: The reason of one that keeps in memory what this side does not read.
@@ -218,6 +231,16 @@ class SchemaFeed(Protocol):
         """As Feed.stopped."""
         return None
 
+    def hear(self, ts: int, content: bytes) -> None:
+        """A SchemaNews, in the order in which the feed that met it has told it. Returns at once.
+
+        Raises ProtocolViolation where no feed of rows tells any.
+        """
+        raise ProtocolViolation(
+            f"A puller tells of a change of schema at {ts}, which this upstream does not have among its rows.",
+            "Restart the changefeed; if this happens again, report it as a bug.",
+        )
+
 
 @dataclass(frozen=True)
 class HeldUntil:
@@ -246,6 +269,10 @@ class HistoryLease(Protocol):
 
     @property
     def held(self) -> HeldUntil | None: ...
+
+    async def begin(self) -> int:
+        """Make the hold, for a first start: a ts from which on every change is readable. Raises Transient."""
+        ...
 
     async def hold(self, ts: int) -> None:
         """Keep every change with commit_ts >= `ts` readable. Raises SnapshotLostByGC, Transient."""
@@ -326,8 +353,11 @@ class Upstream(Protocol):
         """Those that have not expired, of whomever, by name. Raises Unavailable where they can't be listed."""
         return []
 
-    async def schema(self, ts: int) -> SchemaHistory:
-        """All definitions at `ts`, changes with that very ts included (rule 24)."""
+    async def schema(self, ts: int, known: Mapping[int, TableInfo] | None = None) -> SchemaHistory:
+        """All definitions at `ts`, changes with that very ts included (rule 24).
+
+        `known`: by physical id, those that the log has at `ts`. An upstream that can't look back relies on them.
+        """
         ...
 
     def schema_feed(self, schema: SchemaHistory, emit: Callable[[SchemaEvent], Awaitable[None]]) -> SchemaFeed:
@@ -352,6 +382,14 @@ class Upstream(Protocol):
         `scan_rate`: bytes a second of initial copies, None: no bound.
         """
         ...
+
+    async def check(self, selects: Callable[[str, str], bool]) -> list[str]:
+        """Return what may keep rows from being read one day, each with what mends it.
+
+        `selects`: the changefeed's tables, by database and name. Raises NeedsHuman and SnapshotLostByGC for what keeps
+        rows from being read now, all at once.
+        """
+        return []
 
     def check_can_copy(self) -> None:
         """Raises InvalidSpec for spec.initialCopy where no table can be read as of a ts."""

@@ -2,5 +2,6 @@
 
 from __future__ import annotations
 
+import changefeed.upstream.postgresql.feed
 import changefeed.upstream.tikv.access
 import changefeed.upstream.tikv.feed.span_feed  # noqa: F401

@@ -131,7 +131,7 @@ class Failure(_message.Message):
     def __init__(self, sub_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ..., answered: _Optional[bool] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble", "answered", "task", "archived", "blocked", "stopped")
+    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble", "answered", "task", "archived", "blocked", "stopped", "news")
     PULLER_FIELD_NUMBER: _ClassVar[int]
     RESOLVED_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +143,7 @@ class Report(_message.Message):
     ARCHIVED_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    NEWS_FIELD_NUMBER: _ClassVar[int]
     puller: int
     resolved: _containers.RepeatedCompositeFieldContainer[Resolved]
     segments: _containers.RepeatedCompositeFieldContainer[SegmentMeta]
@@ -154,7 +155,16 @@ class Report(_message.Message):
     archived: _containers.RepeatedCompositeFieldContainer[Archived]
     blocked: Blocked
     stopped: Stopped
-    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ..., answered: _Optional[bool] = ..., task: _Optional[int] = ..., archived: _Optional[_Iterable[_Union[Archived, _Mapping]]] = ..., blocked: _Optional[_Union[Blocked, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ...) -> None: ...
+    news: _containers.RepeatedCompositeFieldContainer[SchemaNews]
+    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ..., answered: _Optional[bool] = ..., task: _Optional[int] = ..., archived: _Optional[_Iterable[_Union[Archived, _Mapping]]] = ..., blocked: _Optional[_Union[Blocked, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., news: _Optional[_Iterable[_Union[SchemaNews, _Mapping]]] = ...) -> None: ...
+
+class SchemaNews(_message.Message):
+    __slots__ = ("ts", "content")
+    TS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    ts: int
+    content: bytes
+    def __init__(self, ts: _Optional[int] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class Blocked(_message.Message):
     __slots__ = ("span_id", "start_ts", "ttl_ms")

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore.patience import Patience
-from changefeed.sink.kafka.client import Cluster, KafkaTls, Sasl
+from changefeed.secret_files import TlsFiles
+from changefeed.sink.kafka.client import Cluster, Sasl
 from changefeed.sink.kafka.topics import create_topic, partitions_of
 from changefeed_devcluster.certificates import CLIENT, Certificates
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
@@ -67,7 +68,7 @@ class Broker:
     def secure(self, sasl: Sasl) -> Cluster:
         """As a client with a certificate that the broker trusts reaches it."""
         client = self.folder / "tls" / CLIENT
-        tls = KafkaTls(client / "ca.crt", client / "tls.crt", client / "tls.key")
+        tls = TlsFiles(client / "ca.crt", client / "tls.crt", client / "tls.key")
         return Cluster(f"127.0.0.1:{self.secure_port}", sasl, tls)
 
     def format(self) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changefeed.cli import main as cli
 from changefeed.cli.config_file import read, read_accepted
+from changefeed.cli.lifecycle import validate
 from changefeed.cli.main import main
 from changefeed.errors import Fenced, ForeignConfig, NeedsHuman, Unavailable
 from changefeed.model.tso import compose
@@ -142,7 +142,7 @@ def test_an_error_gives_its_own_exit_code(
     def fail(_: Path) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "read", fail)
+    monkeypatch.setattr(validate, "read", fail)
     assert main(["validate", "-f", str(file), "--json"]) == code
     assert _json(capsys.readouterr().out)["error"]["class"] == type(error).__name__
 
@@ -163,7 +163,7 @@ def test_another_config_than_the_operator_accepted_is_refused(
 
 
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    monkeypatch.setattr(cli, "read", lambda _: 1 / 0)
+    monkeypatch.setattr(validate, "read", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["validate", "-f", str(file)])
 

@@ -80,6 +80,15 @@ def test_metrics_are_for_monitoring_and_nothing_else_is() -> None:
             },
             {2379, 9000, 8443},
         ),
+        ({"upstream": {"tikv": {"pdAddresses": ["http://a:1379"]}}}, {1379, 443}),
+        (
+            {
+                "upstream": {
+                    "postgresql": {"host": "db", "database": "shop", "credentials": {"secretRef": {"name": "a"}}}
+                }
+            },
+            {5432, 443},
+        ),
         ({"sink": {"mysql": {"uri": "mysql://tidb:4000"}}}, {2379, 443, 4000}),
         ({"sink": {"mysql": {"uri": "mysql://db"}}}, {2379, 443, 3306}),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -124,14 +125,34 @@ def test_every_pod_is_what_the_restricted_standard_wants() -> None:
         assert secrets == {"lake-writer", "state-writer"}
 
 
-def test_every_pod_has_the_certificates_for_the_upstream() -> None:
-    upstream = {"pdAddresses": ["https://pd:2379"], "tls": {"secretRef": {"name": "tidb-client"}}}
+@pytest.mark.parametrize(
+    ("upstream", "secrets"),
+    [
+        ({"pdAddresses": ["https://pd:2379"], "tls": {"secretRef": {"name": "tidb-client"}}}, ["tidb-client"]),
+        (
+            {"tikv": {"pdAddresses": ["https://pd:2379"], "tls": {"secretRef": {"name": "tidb-client"}}}},
+            ["tidb-client"],
+        ),
+        (
+            {
+                "postgresql": {
+                    "host": "db",
+                    "database": "shop",
+                    "credentials": {"secretRef": {"name": "reader"}},
+                    "tls": {"secretRef": {"name": "ca"}},
+                }
+            },
+            ["reader", "ca"],
+        ),
+    ],
+)
+def test_every_pod_has_the_secrets_for_the_upstream(upstream: dict[str, Any], secrets: list[str]) -> None:
     pods = [pod for manifest in _all(_target(upstream=upstream)) for pod in _pod_specs(manifest)]
-    for pod in pods:
-        (name,) = [each["name"] for each in pod["volumes"] if each.get("secret", {}).get("secretName") == "tidb-client"]
+    for pod, secret in product(pods, secrets):
+        (name,) = [each["name"] for each in pod["volumes"] if each.get("secret", {}).get("secretName") == secret]
         (container,) = pod["containers"]
         mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-        assert mounts[name] == "/etc/changefeed/secrets/tidb-client"
+        assert mounts[name] == f"/etc/changefeed/secrets/{secret}"
 
 
 def test_only_the_driver_has_a_token() -> None:
@@ -312,6 +333,7 @@ def test_equal_specs_have_equal_hashes_and_pausing_is_no_change() -> None:
     assert same.hash == _target().hash
     assert _target(timeZone="CET").hash != _target().hash
     assert _target(restartNonce=1).hash != _target().hash
+    assert _target(upstream={"tikv": SPEC["upstream"]}).hash == _target().hash, "it is the same upstream"
 
 
 def test_the_hash_is_what_it_was_in_the_versions_before() -> None:

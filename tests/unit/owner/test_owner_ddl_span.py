@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from changefeed.errors import ChangefeedError, NeedsHuman, Transient, Unavailable
+from changefeed.errors import ChangefeedError, NeedsHuman, ProtocolViolation, Transient, Unavailable
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddls import Ddls
 from changefeed.owner.planning.timeline import Timeline
@@ -306,3 +306,10 @@ async def test_rows_that_come_again_are_no_ddls_again(
             await followed.span.on_event(event)
         await followed.span.on_event(Resolved(SUB_ID, tidb.now()))
         assert ([ddl.ts for ddl in followed.barrier.known()], followed.errors) == ([tidb.last_ddl_ts], [])
+
+
+async def test_no_puller_tells_of_ddls(tidb: Tidb, pd: PdClient) -> None:
+    """A span of its own has them."""
+    async with following(tidb, pd) as followed:
+        with pytest.raises(ProtocolViolation, match=r"A puller tells of a change of schema at 7, which this upstream"):
+            followed.span.hear(7, b"")

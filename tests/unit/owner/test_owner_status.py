@@ -22,7 +22,7 @@ import pytest
 from changefeed.model.tso import compose, from_datetime, physical_ms
 from changefeed.owner.reporting.snapshot import RunSnapshot
 from changefeed.owner.reporting.status import Status
-from changefeed.owner.reporting.troubles import Troubles
+from changefeed.owner.reporting.troubles import Trouble, Troubles
 from changefeed.spec.driver_status import OpenTransaction, StageRate
 from changefeed.upstream.contract import HeldUntil
 
@@ -172,3 +172,19 @@ def test_another_setting_is_told_at_once_and_the_lag_is_judged_by_it() -> None:
     assert teller.status.due(6.0, strict) is None
     lenient = replace(strict, settings={"lagThreshold": "20s", "drainTimeout": "5s"})
     assert teller.status.due(6.0, lenient) is not None, "though no condition is another"
+
+
+@pytest.mark.parametrize(("server", "reason"), [("PD", "PdUnavailable"), ("PostgreSQL", "PostgresqlUnavailable")])
+def test_the_condition_names_the_server_that_is_asked(server: str, reason: str) -> None:
+    def upstream(seen: RunSnapshot) -> tuple[str, str]:
+        said = Status("0.1.0").last(0.0, replace(seen, server=server))["conditions"]
+        (found,) = [each for each in said if each["type"] == "UpstreamAvailable"]
+        return found["reason"], found["message"]
+
+    well = replace(START, complete=True)
+    assert upstream(well) == ("Available", f"{server} answers and the pullers receive changes.")
+    away = replace(well, upstream=Trouble(0, "It does not answer."))
+    said, message = upstream(away)
+    assert said == reason
+    assert message.startswith(f"{server} has not answered since ")
+    assert message.endswith(f"It does not answer. Check {server} and the network to it.")

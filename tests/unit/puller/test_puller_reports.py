@@ -61,3 +61,13 @@ def test_who_holds_a_resolved_ts_back_is_said_until_it_does_not() -> None:
     report = reports.take()
     assert report is not None
     assert not report.HasField("blocked")
+
+
+def test_news_of_the_schema_are_told_in_their_order_and_silence_once() -> None:
+    reports = Reports(0)
+    for ts, content in ((5, b""), (7, b""), (8, b"a"), (8, b"b"), (9, b""), (12, b"")):
+        reports.news(ts, content)
+    report = reports.take()
+    assert report is not None
+    assert [(news.ts, news.content) for news in report.news] == [(7, b""), (8, b"a"), (8, b"b"), (12, b"")]
+    assert reports.take() is None

@@ -31,9 +31,9 @@ def orders(*more: str) -> TableInfo:
     )
 
 
-@pytest.fixture
-def upstream(monkeypatch: pytest.MonkeyPatch) -> InMemory:
-    made = InMemory()
+@pytest.fixture(params=[False, True], ids=["changes beside rows", "changes among rows"])
+def upstream(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> InMemory:
+    made = InMemory(is_among_rows=request.param)
     monkeypatch.setattr(choice, "access_of", lambda *_: made)
     monkeypatch.setitem(decoders.DECODERS, "memory", JsonRows())
     made.change(SchemaChange(id=1, type=Action.CREATE_TABLE, schema_id=1, table_id=ORDERS, table_info=orders()))
@@ -74,6 +74,23 @@ async def test_transactions_and_a_schema_change_are_written_once_under_a_killed_
             f'"I","orders","shop",{deleted},3,"third","new"',
         ],
     }
+
+
+async def test_a_start_tells_the_upstream_which_definitions_the_log_has(upstream: InMemory, tmp_path: Path) -> None:
+    start_ts = await upstream.now()
+
+    async def run_to(ts: int) -> dict[int, TableInfo]:
+        run = Run(parse(json.dumps(resource("memory:1", start_ts, tmp_path))), InProcessExecution()).start()
+        await run.until(lambda: run.driver is not None and run.driver.owner.state.checkpoint_ts >= ts, "it is written")
+        await run.drained()
+        return dict(upstream.known[-1])
+
+    assert await run_to(upstream.commit(ORDERS, a={"id": 1, "name": "first"})) == {}
+    added = SchemaChange(id=2, type=Action.ADD_COLUMN, schema_id=1, table_id=ORDERS, table_info=orders("note"))
+    upstream.change(added)
+    written = upstream.commit(ORDERS, b={"id": 2, "name": "second", "note": "new"})
+    assert [column.name for column in (await run_to(written))[ORDERS].columns] == ["id", "name"]
+    assert [column.name for column in (await run_to(written))[ORDERS].columns] == ["id", "name", "note"]
 
 
 async def test_a_change_that_can_not_be_followed_ends_the_run(upstream: InMemory, tmp_path: Path) -> None:

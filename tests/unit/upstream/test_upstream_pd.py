@@ -313,6 +313,14 @@ async def test_rule_14_history_is_held_one_below_the_ts(pd: PdClient, cluster: F
     assert cluster.safepoints == {}
 
 
+async def test_rule_14_a_first_start_begins_at_what_it_holds(pd: PdClient, cluster: FakeCluster) -> None:
+    hold = Safepoint(pd, "s", 60)
+    ts = await hold.begin()
+    assert cluster.safepoints == {b"s": (ts - 1, 60)}
+    assert hold.held is not None
+    assert hold.held.ts == ts
+
+
 @pytest.mark.usefixtures("both_answers")
 async def test_rule_14_a_hold_is_taken_whatever_others_hold(pd: PdClient, cluster: FakeCluster) -> None:
     """A service that holds less, or more, does not show in whether ours is taken."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import ColumnInfo, DatabaseInfo, TableInfo
 from changefeed.schema.values import arrow_type
 from changefeed.upstream import contract
-from changefeed.upstream.contract import Data, HeldUntil, Resolved, SchemaStep, SubscriptionFailed
+from changefeed.upstream.contract import Data, HeldUntil, Resolved, SchemaNews, SchemaStep, SubscriptionFailed
 
 DATABASE = DatabaseInfo(1, "shop", "", "", 5)
 TICK_S = 0.01
@@ -65,6 +65,7 @@ class Looking:
 class RowFeed(Looking, contract.Feed):
     def __init__(self, upstream: InMemory, emit: Emit) -> None:
         self.metrics = contract.FeedMetrics()
+        self._told = 0  # all changes of schema up to it
         self._upstream, self._emit = upstream, emit
         self._reached: dict[int, tuple[int, int]] = {}  # by subscription: table, ts
         self._held: set[int] = set()
@@ -85,11 +86,20 @@ class RowFeed(Looking, contract.Feed):
         for sub_id in self._reached.keys() - self._held:
             table, after = self._reached[sub_id]
             resolved, rows = self._upstream.rows_after(table, after)
+            if self._upstream.is_among_rows:
+                await self._tell(resolved)
             if rows:
                 await self._emit(Data(sub_id, table, pa.RecordBatch.from_pylist(rows, RAW_SCHEMA)))
             self._reached[sub_id] = (table, resolved)
             await self._emit(Resolved(sub_id, resolved))
         return True
+
+    async def _tell(self, upto: int) -> None:
+        for number, (ts, _) in enumerate(self._upstream.changes):
+            if self._told < ts <= upto:
+                await self._emit(SchemaNews(ts, str(number).encode()))
+        await self._emit(SchemaNews(upto, b""))
+        self._told = upto
 
 
 class ChangeFeed(Looking, contract.SchemaFeed):
@@ -110,10 +120,53 @@ class ChangeFeed(Looking, contract.SchemaFeed):
         return True
 
 
+class HeardChanges(contract.SchemaFeed):
+    """Those that feeds of rows have met."""
+
+    def __init__(self, upstream: InMemory, after: int, emit: Emit) -> None:
+        self._upstream, self._resolved, self._emit = upstream, after, emit
+        self._heard = after  # another feed may have told it
+        self._news: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+
+    async def __aenter__(self) -> Any:
+        self._task = asyncio.create_task(self._listen())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+
+    def hear(self, ts: int, content: bytes) -> None:
+        self._news.put_nowait((ts, content))
+
+    async def _listen(self) -> None:
+        while True:
+            ts, content = await self._news.get()
+            if ts <= (self._heard if content else self._resolved):
+                continue
+            try:
+                if content:
+                    self._heard = ts
+                    await self._emit(SchemaStep(self._upstream.changes[int(content)][1], ts))
+                else:
+                    self._resolved = ts
+                    await self._emit(Resolved(0, ts))
+            except ChangefeedError as error:
+                await self._emit(SubscriptionFailed(0, error))
+                return
+
+
 class Forever(contract.HistoryLease):
     """Nothing is ever removed."""
 
     held: HeldUntil | None = None
+
+    def __init__(self, upstream: InMemory) -> None:
+        self._upstream = upstream
+
+    async def begin(self) -> int:
+        ts = await self._upstream.now()
+        await self.hold(ts)
+        return ts
 
     async def hold(self, ts: int) -> None:
         self.held = HeldUntil(ts, 1 << 60)
@@ -124,7 +177,10 @@ class InMemory(contract.Upstream, contract.Access):
 
     cluster_id, address = 7, "memory"
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_among_rows: bool = False) -> None:
+        """`is_among_rows`: changes of schema are, and feeds of rows tell of them."""
+        self.is_among_rows = is_among_rows
+        self.known: list[Mapping[int, TableInfo]] = []  # at each start
         self.changes: list[tuple[int, SchemaChange]] = []
         self._rows: list[dict[str, Any]] = []
         self._now: dict[tuple[int, str], bytes | None] = {}  # by table and key
@@ -169,9 +225,10 @@ class InMemory(contract.Upstream, contract.Access):
         return physical_ms(await self.now())
 
     def history_lease(self, name: str, ttl_seconds: int) -> Forever:
-        return Forever()
+        return Forever(self)
 
-    async def schema(self, ts: int) -> SchemaHistory:
+    async def schema(self, ts: int, known: Mapping[int, TableInfo] | None = None) -> SchemaHistory:
+        self.known.append(known or {})
         made = SchemaHistory(0, [DATABASE], [])
         for at, change in [each for each in self.changes if each[0] <= ts]:
             made.apply(change, at)
@@ -183,8 +240,8 @@ class InMemory(contract.Upstream, contract.Access):
     async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
         return b"", b"~"
 
-    def schema_feed(self, schema: SchemaHistory, emit: Emit) -> ChangeFeed:
-        return ChangeFeed(self, schema.snapshot_ts, emit)
+    def schema_feed(self, schema: SchemaHistory, emit: Emit) -> contract.SchemaFeed:
+        return (HeardChanges if self.is_among_rows else ChangeFeed)(self, schema.snapshot_ts, emit)
 
     def feed(self, emit: Emit, *_: object, **__: object) -> RowFeed:
         return RowFeed(self, emit)

@@ -37,7 +37,11 @@ def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
     if start_ts is not None and start_ts != state.asked_ts:
         raise _changed("spec.startTs", f'"{start_ts}"', f'"{state.asked_ts}"')
     if state.epoch.number:
-        before, now = from_effective(state.epoch.config).spec.sink, changefeed.spec.sink
+        was, spec = from_effective(state.epoch.config).spec, changefeed.spec
+        for field, kept in spec.upstream.stays.items():
+            if kept != (old := was.upstream.stays.get(field)):
+                raise _changed(field, kept or "unset", old or "unset", another="name")
+        before, now = was.sink, spec.sink
         if (before.kind, _same(before)) != (now.kind, _same(now)):
             raise _changed(f"spec.sink.{now.kind}.uri", now.uri, before.uri, another="name")
         for field, value in now.names.items():

@@ -8,8 +8,9 @@ startTs and sink: until then, whatever the message says to change can still be c
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
-from collections.abc import AsyncIterator, Iterator, Set
+from collections.abc import AsyncIterator, Iterator, Mapping, Set
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -45,6 +46,7 @@ from changefeed.spec.parse import effective
 from changefeed.upstream.contract import HistoryLease, Upstream
 from changefeed.upstream.decoders import decoder_of
 
+_LOG = logging.getLogger(__name__)
 _REMOVAL_S = 5.0  # of a hold, when a start has failed
 
 
@@ -113,25 +115,23 @@ async def prepare(
     if alive and not state.closed:
         await asyncio.to_thread(alive.check, await upstream.now_ms(), take_over)
     check_same(changefeed, state, upstream.cluster_id)
+    await _check_upstream(changefeed, upstream)
     nonce = secrets.token_hex(8)
     history = locations.lease_of(changefeed, upstream)
     restart = due_restart(changefeed, state)
     if state.n == 0:
-        start_ts = changefeed.spec.start_ts if changefeed.spec.start_ts is not None else await upstream.now()
-        await check_not_ahead(start_ts, upstream)
-        if changefeed.spec.initial_copy:
-            upstream.check_can_copy()
-            start_ts -= COPY_TICKS
+        from_ts = await _first_ts(changefeed, upstream)
     else:
-        start_ts = restart.from_ts if restart else state.checkpoint_ts
+        from_ts = restart.from_ts if restart else state.checkpoint_ts
     is_made_here = state.n == 0 and await makes_hold(changefeed, upstream, attempt)
-    async with history_held(history, start_ts, log if is_made_here else None, changefeed.spec.start_ts is not None):
+    removed_from = log if is_made_here else None
+    async with history_held(history, from_ts, removed_from, changefeed.spec.start_ts is not None) as start_ts:
         # DDLs that were executed above the checkpoint are a part of what the run begins with.
         schema_ts = max(start_ts, state.last_ddl[0]) if state.last_ddl and not restart else start_ts
         if changefeed.spec.initial_copy:
             begins_at = state.from_ts if state.n and not restart else start_ts
             schema_ts = max(schema_ts, begins_at + COPY_TICKS)
-        schema = await upstream.schema(schema_ts)
+        schema = await upstream.schema(schema_ts, {} if restart else _Known(state))
         tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
         if not restart:
             _check_selected(state, sink, tables.keys(), schema)
@@ -171,6 +171,44 @@ async def prepare(
     )
     await asyncio.to_thread(_settle_in, prepared, state_store)
     return prepared
+
+
+async def _check_upstream(changefeed: Changefeed, upstream: Upstream) -> None:
+    for warning in await upstream.check(changefeed.spec.filter.table_filter().matches):
+        _LOG.warning("%s", warning)
+
+
+class _Known(Mapping[int, TableInfo]):
+    """By which definition each dispatcher's next rows are written, as far as the log holds it. Read when asked for."""
+
+    def __init__(self, state: State) -> None:
+        found = {id_: state.table_infos.get(known.definition) for id_, known in state.dispatchers.items()}
+        self._stored = {id_: stored for id_, stored in found.items() if stored is not None}
+
+    def __getitem__(self, dispatcher: int) -> TableInfo:
+        return TableInfo.from_json(self._stored[dispatcher])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
+async def _first_ts(changefeed: Changefeed, upstream: Upstream) -> int | None:
+    """Where a first start begins; None: now.
+
+    A copy begins a moment earlier, so what is held is not what the upstream would take for now.
+    """
+    spec = changefeed.spec
+    if spec.start_ts is None and not spec.initial_copy:
+        return None
+    start_ts = spec.start_ts if spec.start_ts is not None else await upstream.now()
+    await check_not_ahead(start_ts, upstream)
+    if spec.initial_copy:
+        upstream.check_can_copy()
+        start_ts -= COPY_TICKS
+    return start_ts
 
 
 def _check_selected(state: State, sink: SinkClaim, selected: Set[int], schema: SchemaHistory) -> None:
@@ -240,8 +278,12 @@ async def makes_hold(changefeed: Changefeed, upstream: Upstream, attempt: int) -
 
 
 @asynccontextmanager
-async def history_held(history: HistoryLease, ts: int, log: Log | None, may_be_repeated: bool) -> AsyncIterator[None]:
-    """Changes after `ts` are held before anything is read, and let go of if nobody will need them.
+async def history_held(
+    history: HistoryLease, ts: int | None, log: Log | None, may_be_repeated: bool
+) -> AsyncIterator[int]:
+    """Changes after `ts` are held before anything is read, and let go of if nobody will need them; gives that ts.
+
+    None: from now on, which is the upstream's to say.
 
     `log`: of a first start that makes the hold, and removes it if it fails.
 
@@ -249,8 +291,11 @@ async def history_held(history: HistoryLease, ts: int, log: Log | None, may_be_r
     one, which would find nothing to be lost (exit code 69).
     """
     try:
-        await history.hold(ts)
-        yield
+        if ts is None:
+            ts = await history.begin()
+        else:
+            await history.hold(ts)
+        yield ts
     except BaseException as error:
         is_awaited = may_be_repeated and isinstance(error, Transient | Unavailable)
         if log is not None and not is_awaited:

@@ -20,7 +20,7 @@ from changefeed.owner.reporting.copy_progress import CopyProgress
 from changefeed.owner.reporting.lags import Lags
 from changefeed.owner.reporting.snapshot import RunSnapshot
 from changefeed.owner.reporting.stage_times import StageTimes
-from changefeed.owner.reporting.troubles import PD_AWAY, Troubles, failed_reason
+from changefeed.owner.reporting.troubles import Troubles, away_reason, failed_reason
 from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.spec.driver_status import TRANSACTIONS_MAX, DriverError, OpenTransaction, StageRate, TableStatus
 from changefeed.wire import owner_pb2 as pb
@@ -42,9 +42,11 @@ _STAGES = (
 class Meter:
     """Counts into `registry`, reads progress out of it. `pd_ms` is PD's clock as last seen; 0: not yet."""
 
-    def __init__(self, owner: Owner, registry: Registry) -> None:
+    def __init__(self, owner: Owner, registry: Registry, server: str = "PD") -> None:
+        """`server`: as UpstreamSpec.server."""
         self._owner = owner
         self._registry = registry
+        self._server = server
         self._samples: deque[tuple[float, list[tuple[float, float]]]] = deque()
         self._moves = self._splits = 0  # counted
         self._overflowed: set[int] = set()  # pullers whose segments are said to be read from the archive
@@ -71,7 +73,7 @@ class Meter:
 
     def pd_failed(self, message: str) -> None:
         self._troubles.upstream_failed(self.pd_ms, message)
-        self._failed(PD_AWAY, message, "Look at PD and the network to it.")
+        self._failed(away_reason(self._server), message, f"Look at {self._server} and the network to it.")
 
     def store_failed(self, who: str, error: ChangefeedError) -> None:
         """The sink or the state fails for `who`, which waits and tries again."""
@@ -192,6 +194,7 @@ class Meter:
             complete=spans.complete,
             held=len(spans.held),
             sink=troubles.sink,
+            server=self._server,
             upstream=troubles.upstream,
             tikv=troubles.tikv,
             last_error=self.last_error,

@@ -38,6 +38,7 @@ class RunSnapshot:
     complete: bool = False  # every span is pulled
     held: int = 0  # spans that are held back because there is no room
     sink: Trouble | None = None
+    server: str = "PD"  # UpstreamSpec.server
     upstream: Trouble | None = None
     tikv: Trouble | None = None
     last_error: DriverError | None = None

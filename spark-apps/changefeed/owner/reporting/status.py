@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from changefeed.model.tso import compose, physical_ms, to_datetime
 from changefeed.owner.reporting.snapshot import RunSnapshot
-from changefeed.owner.reporting.troubles import PD_AWAY, failed_reason
+from changefeed.owner.reporting.troubles import away_reason, failed_reason
 from changefeed.spec.driver_status import OpenTransaction
 
 EVERY_S = 10.0
@@ -105,8 +105,9 @@ class Status:
 
     def _upstream(self, seen: RunSnapshot) -> Condition:
         if seen.upstream is not None:
-            why = f"PD has not answered since {_time(seen.upstream.since_ms)}: {seen.upstream.message}"
-            return Condition("UpstreamAvailable", "False", PD_AWAY, f"{why} Check PD and the network to it.")
+            why = f"{seen.server} has not answered since {_time(seen.upstream.since_ms)}: {seen.upstream.message}"
+            step = f"Check {seen.server} and the network to it."
+            return Condition("UpstreamAvailable", "False", away_reason(seen.server), f"{why} {step}")
         if seen.tikv is not None:
             why = f"Change data has been held up since {_time(seen.tikv.since_ms)}: {seen.tikv.message}"
             return Condition("UpstreamAvailable", "False", seen.tikv.reason, why)
@@ -119,7 +120,9 @@ class Status:
             return Condition(
                 "UpstreamAvailable", "False", "ResolvedTsStuck", f"{why} Check the TiKV stores and the network to them."
             )
-        return Condition("UpstreamAvailable", "True", "Available", "PD answers and the pullers receive changes.")
+        return Condition(
+            "UpstreamAvailable", "True", "Available", f"{seen.server} answers and the pullers receive changes."
+        )
 
     def _within_lag(self, seen: RunSnapshot) -> Condition:
         limit = f"lagThreshold, {seen.lag_threshold:g} s"

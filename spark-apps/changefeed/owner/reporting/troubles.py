@@ -12,7 +12,11 @@ _CALM_MS = 3_000  # a store that has worked at last, and not failed since, is in
 
 #: The condition's reason, by how requests end.
 _FAILED = {"away": "StoreAway", "refused": "StoreRefuses", "failed": "WriteFailed"}
-PD_AWAY = "PdUnavailable"
+
+
+def away_reason(server: str) -> str:
+    """Return the reason for an upstream that does not answer: PdUnavailable, of PD."""
+    return f"{server.capitalize()}Unavailable"
 
 
 def failed_reason(answered: bool | None) -> str:

@@ -31,12 +31,15 @@ class Calls:
         registry: Registry,
         changed: Callable[[], None],
         failed: Callable[[ChangefeedError], None],
+        hear: Callable[[int, bytes], None],
     ) -> None:
+        """`hear`: as SchemaFeed.hear."""
         self._owner = owner
         self._meter = meter
         self._registry = registry
         self._changed = changed
         self._failed = failed
+        self._hear = hear
         self.vigilance = Vigilance()
         self.task_error: ChangefeedError | None = None  # the last one that a task reported, which is tried again
 
@@ -55,6 +58,8 @@ class Calls:
         if report.HasField("task"):
             self.vigilance.heard("puller", puller, report.task)
         try:
+            for news in report.news:
+                self._hear(news.ts, news.content)
             self._owner.report(time.monotonic(), puller, report)
             self._meter.report(puller, report)
         except ChangefeedError as error:

@@ -35,8 +35,8 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.open import bucket_location, local_path
 from changefeed.objectstore.remote.secret import s3_credentials
 from changefeed.schema.table_info import TableInfo
+from changefeed.secret_files import optional, tls_context, tls_files, user_and_password
 from changefeed.sink.iceberg.layout import WAREHOUSE
-from changefeed.sink.secrets import optional, tls_context, tls_files, user_and_password
 from changefeed.spec.field.location import in_bucket
 
 CATALOG = "spec.sink.iceberg.catalog"

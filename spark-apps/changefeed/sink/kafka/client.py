@@ -6,12 +6,12 @@ A password goes into librdkafka's configuration and nowhere else: no error and n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException
 
 from changefeed.errors import ChangefeedError, Fenced, NeedsHuman, Refused, Transient, Unavailable
+from changefeed.secret_files import TlsFiles
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 _REFUSED = frozenset(
@@ -71,21 +71,12 @@ class Sasl:
 
 
 @dataclass(frozen=True)
-class KafkaTls:
-    """PEM files; `ca` None: the system's authorities. `certificate` and `key` together: the client's own."""
-
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-
-
-@dataclass(frozen=True)
 class Cluster:
     """`brokers`: host:port, with commas between. `max_message_bytes`: of a message with its key."""
 
     brokers: str
     sasl: Sasl | None = None
-    tls: KafkaTls | None = None
+    tls: TlsFiles | None = None
     max_message_bytes: int = 10 << 20
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from changefeed.sink.kafka.client import Cluster, KafkaTls, Sasl
+from changefeed.secret_files import tls_files, user_and_password
+from changefeed.sink.kafka.client import Cluster, Sasl
 from changefeed.sink.kafka.codec.cloud_events import CloudEvents
 from changefeed.sink.kafka.topics import Rule, Rules
-from changefeed.sink.secrets import tls_files, user_and_password
 from changefeed.spec.field.quantity import parse_size
 
 _PROGRESS = "changefeed_progress"
@@ -41,7 +41,7 @@ class KafkaEndpoint:
     def cluster(self) -> Cluster:
         """Raises Refused when a Secret lacks a file."""
         sasl = None if self.secret is None else Sasl(self.mechanism, *user_and_password(self.secret))  # type: ignore[arg-type]
-        tls = None if self.tls is None else KafkaTls(*tls_files(self.tls))
+        tls = None if self.tls is None else tls_files(self.tls)
         compression: Any = self.compression
         return Cluster(urlsplit(self.uri).netloc, sasl, tls, self.max_message_bytes, compression)
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from changefeed.errors import ChangefeedError, NeedsHuman, Refused, Transient
 from changefeed.objectstore.patience import Patience
-from changefeed.sink.secrets import optional, tls_context, tls_files, user_and_password
+from changefeed.secret_files import optional, tls_context, tls_files, user_and_password
 from changefeed.spec.field.location import is_this_machine
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from changefeed.secret_files import tls_files, user_and_password
 from changefeed.sink.contract import Entry, Surroundings, Written
 from changefeed.sink.lanes import Lanes
 from changefeed.sink.mysql.rows.changes import Changes, whole_transactions
-from changefeed.sink.mysql.server import MysqlServer, MysqlTls
+from changefeed.sink.mysql.server import MysqlServer
 from changefeed.sink.mysql.sink import MysqlSink, Options
 from changefeed.sink.records import Mounting, Records
-from changefeed.sink.secrets import tls_files, user_and_password
 
 _USER = "root"
 _PORT = 3306
@@ -33,7 +33,7 @@ class MysqlEndpoint:
         """Raises Refused when a Secret lacks a file."""
         parts = urlsplit(self.uri)
         user, password = (_USER, "") if self.secret is None else user_and_password(self.secret)
-        tls = None if self.tls is None else MysqlTls(*tls_files(self.tls))
+        tls = None if self.tls is None else tls_files(self.tls)
         return MysqlServer(parts.hostname or "", parts.port or _PORT, user, password, tls)
 
 

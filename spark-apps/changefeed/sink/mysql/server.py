@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -17,6 +16,7 @@ from pymysql.cursors import SSCursor
 
 from changefeed.errors import ChangefeedError, Refused
 from changefeed.schema.sql.dialect import TIDB, Dialect
+from changefeed.secret_files import TlsFiles
 from changefeed.sink.mysql.failures import failure, is_of_client, too_large
 
 #: Every session has them: a row's text means the same on each server, and one that has frozen loses its locks soon.
@@ -43,15 +43,6 @@ Row = tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
-class MysqlTls:
-    """Paths of PEM files: whose signature the server's certificate has, and our own certificate and key, if any."""
-
-    ca: Path
-    cert: Path | None = None
-    key: Path | None = None
-
-
-@dataclass(frozen=True)
 class MysqlServer:
     """Where a server is, and who we are there."""
 
@@ -59,7 +50,7 @@ class MysqlServer:
     port: int
     user: str
     password: str = field(repr=False)
-    tls: MysqlTls | None = None
+    tls: TlsFiles | None = None
 
     def __str__(self) -> str:
         return f"mysql://{self.host}:{self.port}"
@@ -185,7 +176,7 @@ class Session:
         server = self._server
         options: dict[str, Any] = {}
         if server.tls is not None:
-            files = {"ssl_ca": server.tls.ca, "ssl_cert": server.tls.cert, "ssl_key": server.tls.key}
+            files = {"ssl_ca": server.tls.ca, "ssl_cert": server.tls.certificate, "ssl_key": server.tls.key}
             options = {name: str(path) for name, path in files.items() if path is not None}
             options |= {"ssl_verify_cert": True, "ssl_verify_identity": True}
         connection = pymysql.connect(

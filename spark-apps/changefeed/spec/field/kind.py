@@ -42,6 +42,13 @@ def cel_text(text: str) -> str:
     return json.dumps(text)
 
 
+def cel_at(root: str, path: str) -> str:
+    """CEL: the text at `path` below `root`, or ''."""
+    names = path.split(".")
+    sections = [".".join([root, *names[: depth + 1]]) for depth in range(len(names))]
+    return f"({' && '.join(f'has({section})' for section in sections)} ? {sections[-1]} : '')"
+
+
 class FieldKind:
     """Annotates a field. `schema` is laid over that of the field's type; None takes a word of it away."""
 

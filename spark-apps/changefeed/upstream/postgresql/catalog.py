@@ -1,14 +1,16 @@
 """The definitions of a publication's tables, from pg_catalog, as they are now.
 
-A table's id is its OID, as a database's is that of the schema. Columns are those that rows have on the wire: what a
-publication leaves out by a list of columns is not there, and a generated column that it leaves out is as one that is
-computed when it is read. A domain is its base type.
+A table's id is its OID, as a database's is that of the schema. Columns are those that rows have on the wire, so what a
+publication leaves out is not there, and one that is generated is as any other. A domain is its base type.
+
+Only columns of the primary key are NOT NULL: others may come to be nullable without a word of it in the stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from changefeed.schema.table_info import (
@@ -32,9 +34,8 @@ SELECT to_jsonb(found) FROM (
   WHERE nspname NOT IN ('pg_catalog', 'information_schema') AND nspname NOT LIKE 'pg\\_%' ORDER BY oid
 ) found"""
 
-#: `missing`: what rows have that are older than the column, if that is not NULL. `published`: NULL before PostgreSQL
-#: 15, which has no lists of columns; before 18 it may name generated columns, and they are never sent.
-_TABLES = """
+#: By domain: what it is based on, in however many steps.
+_BASES = """
 WITH RECURSIVE domains(domain, base, typmod) AS (
   SELECT oid, typbasetype, typtypmod FROM pg_type WHERE typtype = 'd'
   UNION ALL
@@ -42,11 +43,16 @@ WITH RECURSIVE domains(domain, base, typmod) AS (
 ), bases AS (
   SELECT d.* FROM domains d JOIN pg_type t ON t.oid = d.base WHERE t.typtype <> 'd'
 )
+"""
+
+#: `missing`: what rows have that are older than the column, if that is not NULL. `published`: NULL before PostgreSQL
+#: 15, which has no lists of columns; before 18 it may name generated columns, and they are never sent.
+_TABLES = f"""{_BASES}
 SELECT to_jsonb(found) FROM (
   SELECT c.oid::bigint AS id, n.nspname AS schema, c.relname AS name, c.relreplident::text AS identity,
     to_jsonb(p) -> 'attnames' AS published,
     current_setting('server_version_num')::int >= 180000 AS sends_generated,
-    (SELECT jsonb_agg(jsonb_build_object('number', a.attnum, 'name', a.attname, 'is_not_null', a.attnotnull,
+    (SELECT jsonb_agg(jsonb_build_object('number', a.attnum, 'name', a.attname,
         'generated', a.attgenerated::text, 'missing', (a.attmissingval::text::text[])[1],
         'type', coalesce(b.base, a.atttypid)::bigint,
         'typmod', CASE WHEN b.domain IS NULL THEN a.atttypmod ELSE b.typmod END) ORDER BY a.attnum)
@@ -69,15 +75,26 @@ SELECT to_jsonb(found) FROM (
   WHERE p.pubname = :name ORDER BY c.oid
 ) found"""
 
+_DOMAINS = f"""{_BASES}
+SELECT to_jsonb(found) FROM (SELECT domain::bigint AS domain, base::bigint AS base, typmod FROM bases) found"""
+
+_PARTS = "SELECT oid::bigint FROM pg_class WHERE relispartition AND relkind IN ('r', 'p', 'f')"
+
 _Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class PublishedTables:
-    """All schemas of a database, and the tables of a publication, ordered by id."""
+    """All schemas of a database, and the tables of a publication, ordered by id.
+
+    `domains`: by the OID of each the type and typmod that it is based on, as the stream says the former only.
+    `parts`: partitions that are described as tables are, but whose rows come as those of another table.
+    """
 
     databases: tuple[DatabaseInfo, ...]
     tables: tuple[TableInfo, ...]
+    domains: Mapping[int, tuple[int, int]]
+    parts: frozenset[int] = frozenset()
 
 
 def read_published(session: PostgresqlSession, publication: str) -> PublishedTables:
@@ -85,17 +102,25 @@ def read_published(session: PostgresqlSession, publication: str) -> PublishedTab
     schemas = [row for (row,) in session.rows(_SCHEMAS)]
     tables = [row for (row,) in session.rows(_TABLES, name=publication)]
     databases = (DatabaseInfo(row["id"], row["name"], _CHARSET, _COLLATE, STATE_PUBLIC) for row in schemas)
-    return PublishedTables(tuple(databases), tuple(map(definition, tables)))
+    domains = {row["domain"]: (row["base"], row["typmod"]) for (row,) in session.rows(_DOMAINS)}
+    parts = {oid for (oid,) in session.rows(_PARTS)} - {row["id"] for row in tables}
+    return PublishedTables(tuple(databases), tuple(map(definition, tables)), domains, frozenset(parts))
+
+
+def made_database(name: str) -> DatabaseInfo:
+    """A schema of which only the name is known. No OID is as large as its id."""
+    id_ = 1 << 32 | int.from_bytes(blake2b(name.encode(), digest_size=4).digest())
+    return DatabaseInfo(id_, name, _CHARSET, _COLLATE, STATE_PUBLIC)
 
 
 def definition(row: _Row) -> TableInfo:
     """One of `_TABLES`. Pure."""
-    columns = [column for column in row["columns"] if column["generated"] or _is_sent(row, column)]
+    columns = [column for column in row["columns"] if _is_sent(row, column)]
     names = {column["name"] for column in columns}
     indexes = [index for index in row["indexes"] or () if names.issuperset(index["columns"])]
     primary = _primary(indexes, row["identity"])
     flags = {
-        name: FLAG_PRI_KEY if index is primary else FLAG_UNIQUE_KEY
+        name: FLAG_PRI_KEY | FLAG_NOT_NULL if index is primary else FLAG_UNIQUE_KEY
         for index in sorted(indexes, key=lambda index: index is primary)
         for name in index["columns"]
         if index is primary or len(index["columns"]) == 1
@@ -104,10 +129,7 @@ def definition(row: _Row) -> TableInfo:
         {
             "id": row["id"],
             "name": row["name"],
-            "cols": [
-                _column(number, column, _is_sent(row, column), flags.get(column["name"], 0))
-                for number, column in enumerate(columns)
-            ],
+            "cols": [_column(number, column, flags.get(column["name"], 0)) for number, column in enumerate(columns)],
             "index_info": [_index(index, index is primary) for index in indexes],
             "state": STATE_PUBLIC,
             "upstream": "postgresql",
@@ -130,15 +152,13 @@ def _is_sent(row: _Row, column: _Row) -> bool:
     return row["published"] is None or column["name"] in row["published"]
 
 
-def _column(number: int, column: _Row, is_sent: bool, flag: int) -> dict[str, Any]:
+def _column(number: int, column: _Row, flag: int) -> dict[str, Any]:
     return {
         "id": column["number"],
         "name": column["name"],
         "offset": number,
-        "type": nearest_type(column["type"], column["typmod"]).to_json(flag | FLAG_NOT_NULL * column["is_not_null"]),
+        "type": nearest_type(column["type"], column["typmod"]).to_json(flag),
         "origin_default": column["missing"],
-        "generated_expr_string": "generated" if column["generated"] else "",
-        "generated_stored": is_sent,
         "state": STATE_PUBLIC,
     }
 

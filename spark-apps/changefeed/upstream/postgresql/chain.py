@@ -1,162 +1,117 @@
 """The ts of commits, and what of a slot's history may be let go. Pure.
 
 PostgreSQL numbers commits by where they are in the WAL, and says at which time each was; that time can go back. A ts
-is made of both: `max(first ts of the commit's millisecond, the ts before it + 1)`, in the order in which the WAL has
-commits. So it is a function of the WAL from a recorded anchor on, whoever reads it, and however often. An anchor is a
-ts and a position: no commit above that ts is before that position, none at or below it is behind.
+is made of both: `max(first ts of the commit's millisecond, the ts before it + TICKS)`, in the order in which the WAL
+has commits. By so much, so that changes of schema that a commit brings have ts of their own before it (news). A
+commit with an *anchor* in it (anchors) has `max(the anchor's ts, the ts before it + TICKS)`. An anchor is *good* if it
+has its own ts: then what was before it has no part in any ts behind it, and who begins to read there gives all the
+same ts. The slot is confirmed only to the beginning of a good anchor's commit record, which is then the first that is
+sent again.
 
-1. *The clock goes back, or two commits have one millisecond.* The later one in the WAL has the next ts.
-2. *A process dies and another reads again.* The server may send what is before the anchor; that is skipped, as it has
-   ts already, and all behind the anchor gets the same ts as before.
-3. *Nobody writes to the database.* Messages that we put into the WAL have a ts as commits do.
-4. *Others write to the server, not to this database.* The server says how far it has read, and keeps the WAL until we
-   confirm that. The anchor's position moves on behind the last commit, with the same ts, and must be recorded as any
-   other: only what is recorded is confirmed.
-5. *The server has confirmed more than the anchor.* Somebody else has read from the slot, or it is another one of that
-   name. What is between is lost.
-6. *The server has lost the last confirmation in a crash.* It sends again what is recorded, which is skipped.
-7. *The server is another one, or was put back to an earlier time and goes on from there.* Positions mean nothing
-   between the two, so it is refused.
+1. *The clock goes back, or two commits have one millisecond.* The later one in the WAL has the next ts, TICKS above.
+2. *A process dies and another reads again.* The first anchor that is sent is the one to which the slot was confirmed,
+   or an earlier good one if the server has lost the confirmation in a crash. It has its own ts, and so all behind it
+   get the ts that they had.
+3. *The slot is new, and there are commits before the first anchor.* Nobody has given them a ts, so they have none.
+4. *Nobody writes to the database.* The reader puts anchors into the WAL, and they have a ts as commits do.
+5. *Others commit faster than an anchor does, or the clock has gone back.* The anchor is not good: a reader that began
+   with it would give it another ts. It moves the ts on and is nothing to begin with.
+6. *Somebody's message is far ahead of the time at which it was committed.* It is not believed, or all that follows
+   would be ahead.
+7. *A driver says what it holds.* Of the good anchors at or below that, the newest is confirmed. What others hold by
+   other slots changes nothing, and a driver that is late says less than what is known.
+8. *Nothing is held for days.* Of the good anchors every other one is forgotten when they are many: the first stays.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
-from changefeed.errors import NeedsHuman, SnapshotLostByGC
 from changefeed.model.tso import compose
+from changefeed.upstream.postgresql.anchors import Said
 from changefeed.upstream.postgresql.failures import broken_stream
+from changefeed.upstream.postgresql.news import TICKS
 
-#: Of the messages that we put into the WAL. What others put there is no business of ours.
-PREFIX = "changefeed"
-#: Puts one there: it has the server's time, in us since 1970.
-EMIT = (
-    f"SELECT pg_logical_emit_message(false, '{PREFIX}', "
-    "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text)"
-)
-_MARK_TS = compose(100)  # between two anchors that are remembered
-_END_OF_TIME_US = 253_402_300_800_000_000  # year 10000
+_BELIEVED_MS = 1000  # an anchor's ts above its commit's time
+_MOST_ANCHORS = 4096
 
 
 @dataclass(frozen=True, order=True)
 class Anchor:
-    """Commits at or below `ts` end at or before the position `lsn`, all others behind it."""
+    """A good one: its ts, and where its commit record begins."""
 
     ts: int
     lsn: int
 
-    def __str__(self) -> str:
-        return f"ts {self.ts} at {lsn_text(self.lsn)}"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Which history a position belongs to: the server's own number, and the branch of its WAL."""
-
-    system_id: str
-    timeline: int
-
 
 class Chain:
-    """What is read of one stream, which began at or before `anchor`."""
+    """What is read of one stream of `slot`, from its beginning on."""
 
-    def __init__(self, anchor: Anchor) -> None:
-        self._start = anchor
-        self._last = anchor
-        self._recorded = anchor
-        self._marks: deque[Anchor] = deque()  # behind what is recorded, up to the last
+    def __init__(self, slot: str) -> None:
+        self._slot = slot
+        self._lsn = 0  # of the last commit
+        self._held = 0
+        self._anchors: list[Anchor] = []  # good ones, from the one that may be confirmed on
+        self.first_ts: int | None = None  # of the first anchor; None: none has come
+        self.last_ts: int | None = None  # every commit at or below it has been read
+
+    def commit(self, lsn: int, time_us: int, said: Said | None = None) -> int | None:
+        """The ts of the next commit in the stream, whose record begins at `lsn`; None: it has none.
+
+        `said`: the anchor in it. Raises ProtocolViolation for a commit that is behind its successor.
+        """
+        if lsn <= self._lsn:
+            raise broken_stream(f"The server sends a commit at {lsn_text(lsn)} behind one at {lsn_text(self._lsn)}.")
+        self._lsn = lsn
+        time_ms = time_us // 1000
+        if said is not None and said.ts > compose(time_ms + _BELIEVED_MS):
+            said = None
+        if self.last_ts is None:
+            if said is None:
+                return None
+            self.first_ts = ts = said.ts
+        else:
+            ts = max(compose(time_ms) if said is None else said.ts, self.last_ts + TICKS)
+        self.last_ts = ts
+        if said is not None:
+            if said.ts == ts:
+                self._add(Anchor(ts, lsn))
+            if said.slot == self._slot:
+                self._let_go(said.held)
+        return ts
 
     @property
-    def resolved_ts(self) -> int:
-        """Every commit at or below it has been read."""
-        return self._last.ts
-
-    def commit(self, end_lsn: int, time_us: int) -> int | None:
-        """The ts of the next commit in the stream, which ends at `end_lsn`; None: it is before the anchor."""
-        if end_lsn <= self._start.lsn:
-            return None
-        if end_lsn <= self._last.lsn:
-            raise broken_stream(
-                f"The server sends a commit that ends at {lsn_text(end_lsn)}, behind {lsn_text(self._last.lsn)}."
-            )
-        self._move(Anchor(max(compose(time_us // 1000), self._last.ts + 1), end_lsn))
-        return self._last.ts
-
-    def message(self, end_lsn: int, prefix: str, content: bytes) -> int | None:
-        """The ts of a message in the WAL that is in no transaction; None: it has none."""
-        if prefix != PREFIX or not content.isdigit() or int(content) >= _END_OF_TIME_US:
-            return None
-        return self.commit(end_lsn, int(content))
-
-    def keep_alive(self, end_lsn: int) -> None:
-        """The server has sent all commits that end at or before `end_lsn`."""
-        if end_lsn > self._last.lsn:
-            self._move(Anchor(self._last.ts, end_lsn))
-
-    def anchor(self, durable_ts: int) -> Anchor:
-        """What may be recorded once nothing at or below `durable_ts` need ever be read again."""
-        found = self._recorded
-        for mark in self._marks:
-            if mark.ts > durable_ts:
-                break
-            found = mark
-        return found
-
-    def recorded(self, anchor: Anchor) -> int:
-        """The anchor is durable: the position that may be confirmed to the server."""
-        self._recorded = max(self._recorded, anchor)
-        while self._marks and self._marks[0] <= self._recorded:
-            self._marks.popleft()
-        return self._recorded.lsn
+    def confirmable(self) -> int:
+        """The position that may be confirmed to the server; 0: none yet."""
+        if self._anchors and self._anchors[0].ts <= self._held:
+            return self._anchors[0].lsn
+        return 0
 
     def check(self) -> None:
         """What holds between two calls, for tests. Raises AssertionError."""
-        marks = [self._recorded, *self._marks]
-        assert marks == sorted(set(marks)), "anchors are in order"
-        assert [mark.lsn for mark in marks] == sorted({mark.lsn for mark in marks}), "positions rise with ts"
-        assert marks[-1] == self._last or self._last <= self._recorded, "the last one may be recorded"
+        assert self._anchors == sorted(set(self._anchors)), "anchors are in order"
+        lsns = [anchor.lsn for anchor in self._anchors]
+        assert lsns == sorted(set(lsns)), "positions rise with ts"
+        assert (self.first_ts is None) == (not self._anchors), "the first anchor is good"
+        assert len(self._anchors) <= _MOST_ANCHORS, "they are bounded"
+        if self._anchors:
+            assert self.last_ts is not None
+            assert self._anchors[-1].ts <= self.last_ts, "no anchor is ahead"
+            assert all(anchor.ts > self._held for anchor in self._anchors[1:]), "only the newest is confirmed"
 
-    def _move(self, anchor: Anchor) -> None:
-        """The newest mark gives way to one that is near: but for the last they are a while apart."""
-        self._last = anchor
-        before = self._marks[-2] if len(self._marks) > 1 else self._recorded
-        if self._marks and (self._marks[-1].ts == anchor.ts or self._marks[-1].ts < before.ts + _MARK_TS):
-            self._marks.pop()
-        self._marks.append(anchor)
+    def _add(self, anchor: Anchor) -> None:
+        self._anchors.append(anchor)
+        if len(self._anchors) > _MOST_ANCHORS:
+            self._anchors = self._anchors[::2]
 
-
-def check_start(slot: str, anchor: Anchor, origin: Origin, confirmed_lsn: int, found: Origin) -> None:
-    """Whether a stream from the slot goes on where `anchor`, of `origin`, was recorded.
-
-    `confirmed_lsn`: before which the slot has nothing more; `found`: of the server that has it. Raises NeedsHuman,
-    SnapshotLostByGC.
-    """
-    if found.system_id != origin.system_id:
-        raise NeedsHuman(
-            f"The server has the system identifier {found.system_id}; the changefeed has read from {origin.system_id}.",
-            "Point the changefeed to the server that it has read from, or start a new one.",
-        )
-    if found.timeline != origin.timeline:
-        raise NeedsHuman(
-            f"The server's timeline is {found.timeline}; the changefeed has read from timeline {origin.timeline}: it "
-            "was put back to an earlier time, or a standby has taken over.",
-            "Changes may be missing, or undone. Start a new changefeed.",
-        )
-    if confirmed_lsn > anchor.lsn:
-        raise SnapshotLostByGC(
-            f"Slot {slot} has let go all before {lsn_text(confirmed_lsn)}, and the changefeed has recorded {anchor}: "
-            "somebody else has read from it, or has made it anew.",
-            "Start a new changefeed, and leave its slot to it.",
-        )
+    def _let_go(self, held: int) -> None:
+        self._held = max(self._held, held)
+        keep = 0
+        while keep + 1 < len(self._anchors) and self._anchors[keep + 1].ts <= self._held:
+            keep += 1
+        del self._anchors[:keep]
 
 
 def lsn_text(lsn: int) -> str:
     """Give a position as PostgreSQL writes it."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
-
-
-def lsn_of(text: str) -> int:
-    """Read a position as PostgreSQL writes it."""
-    high, _, low = text.partition("/")
-    return int(high, 16) << 32 | int(low, 16)

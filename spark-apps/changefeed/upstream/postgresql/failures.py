@@ -15,6 +15,8 @@ from changefeed.errors import (
     Unavailable,
 )
 
+#: Reasons of the condition UpstreamAvailable.
+REFUSED, AWAY = "PostgresqlRefuses", "PostgresqlUnavailable"
 #: What a reader of a slot meets: another has the slot, the slot is gone, the WAL is gone.
 _IN_USE, _UNDEFINED, _NO_FILE = "55006", "42704", "58P01"
 _NO_LOGIN, _NO_RIGHTS, _NO_DATABASE = "28", "42501", "3D000"

@@ -44,9 +44,11 @@ class Replication:
         publications: Sequence[str],
         start_lsn: int = 0,
         silence_s: float = SILENCE_S,
+        name: str = "changefeed",
     ) -> None:
+        """`name`: how the server lists the connection."""
         self._where, self._silence_s = str(server), silence_s
-        self._session = PostgresqlSession(server, is_replication=True)
+        self._session = PostgresqlSession(server, is_replication=True, name=name)
         try:
             ((self.system_id, self.timeline),) = [row[:2] for row in self._session.rows("IDENTIFY_SYSTEM")]
             self._status_s = min(STATUS_S, silence_s / 4, *_quarter(self._session.rows("SHOW wal_sender_timeout")))
@@ -129,6 +131,8 @@ class Replication:
 
     def _has(self, size: int, wait_s: float) -> bool:
         """Wait until so many bytes are there, or the end of all."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() >= size:
+            return True  # taken from the socket already, where poll sees nothing of them
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
         return bool(self._poll.poll(wait_s * 1000))
 

@@ -11,13 +11,13 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pg8000.native
 import scramp
 
 from changefeed.errors import Refused
+from changefeed.secret_files import TlsFiles
 from changefeed.upstream.contract import PATIENCE_S
 from changefeed.upstream.postgresql.failures import failure, lost
 
@@ -42,15 +42,6 @@ _READY, _NETWORK_ERROR = b"S", "network error"
 
 
 @dataclass(frozen=True)
-class PostgresqlTls:
-    """Paths of PEM files: whose signature the server's certificate has, and our own certificate and key, if any."""
-
-    ca: Path
-    cert: Path | None = None
-    key: Path | None = None
-
-
-@dataclass(frozen=True)
 class PostgresqlServer:
     """Where a database is, and who we are there."""
 
@@ -59,7 +50,7 @@ class PostgresqlServer:
     database: str
     user: str
     password: str = field(repr=False)
-    tls: PostgresqlTls | None = None
+    tls: TlsFiles | None = None
 
     def __str__(self) -> str:
         return f"postgresql://{self.host}:{self.port}/{self.database}"
@@ -159,12 +150,12 @@ def _connected(server: PostgresqlServer) -> socket.socket:
     return connection
 
 
-def _context(server: PostgresqlServer, tls: PostgresqlTls) -> ssl.SSLContext:
+def _context(server: PostgresqlServer, tls: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # of the certificate and of the host's name in it
     try:
         context.load_verify_locations(tls.ca)
-        if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key, password="")  # else it asks the terminal
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key, password="")  # else it asks the terminal
     except (OSError, ValueError) as error:
         raise _not_secure(server, f"its files can't be read: {error}") from None
     return context

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
-from changefeed.spec.model import UpstreamSpec
+from changefeed.spec.upstream import UpstreamSpec
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.client.tls import UpstreamTls
 from changefeed.upstream.tikv.cluster import TikvCluster

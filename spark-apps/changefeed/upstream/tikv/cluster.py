@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from changefeed.clock import Clock
 from changefeed.model.table_copy import bounds_of
 from changefeed.schema.history import SchemaHistory
+from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.contract import GATHER_SECONDS, FeedEvent, Hold, SchemaEvent
 from changefeed.upstream.tikv.client.holds import holds
 from changefeed.upstream.tikv.client.pd import PdClient
@@ -47,7 +48,8 @@ class TikvCluster:
     async def holds(self) -> list[Hold]:
         return await holds(self.pd)
 
-    async def schema(self, ts: int) -> SchemaHistory:
+    async def schema(self, ts: int, known: Mapping[int, TableInfo] | None = None) -> SchemaHistory:
+        """TiKV has the definitions of then, whatever the log knows."""
         from changefeed.upstream.tikv.client.kv import Snapshot
         from changefeed.upstream.tikv.tidb.snapshot import load_schema
 
@@ -72,6 +74,10 @@ class TikvCluster:
 
         scratch = None if scratch_folder is None else partial(_scratch_file, scratch_folder)
         return SpanFeed(self.pd, emit, clock, scratch=scratch, room=room, gather_s=gather_s, scan_rate=scan_rate)
+
+    async def check(self, selects: Callable[[str, str], bool]) -> list[str]:
+        """Whoever can ask can read."""
+        return []
 
     def check_can_copy(self) -> None:
         """Every table can be read as of a ts for as long as its history is held."""

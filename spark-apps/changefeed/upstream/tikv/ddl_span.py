@@ -18,6 +18,7 @@ from changefeed.upstream.contract import (
     FeedEvent,
     Resolved,
     SchemaEvent,
+    SchemaFeed,
     SchemaStep,
     Stopped,
     SubscriptionFailed,
@@ -36,7 +37,7 @@ SUB_ID = 1
 _GATHER_SECONDS = 0.0
 
 
-class DdlSpan:
+class DdlSpan(SchemaFeed):
     """Hands on DDL jobs after `schema.snapshot_ts`, each of which `emit` applies to `schema`.
 
     SubscriptionFailed is the last event: a job can't be followed, or the span can't be pulled.

@@ -31,8 +31,9 @@ from changefeed.upstream.postgresql.pgoutput.tuples import view_of
 
 Ops = npt.NDArray[np.uint8]
 _NO_WORDS, _NO_INTS = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-#: The names of the primary key of a relation whose replica identity is FULL; () if it has none.
-PrimaryKey = Callable[[Relation], Sequence[str]]
+#: The names of the primary key of a relation whose replica identity is FULL, () if it has none. None: nobody wants rows
+#: of the relation, whatever its identity is.
+PrimaryKey = Callable[[Relation], Sequence[str] | None]
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ def _by_table(
     found: dict[int, list[LocatedRows]] = {}
     for number in np.unique(messages.relations).tolist():
         relation = relations[number]
-        rows = LocatedRows(view, relation, _identity(relation, primary_key), messages, number)
+        if (names := primary_key(relation)) is None:
+            continue
+        rows = LocatedRows(view, relation, _identity(relation, names), messages, number)
         found.setdefault(relation.oid, []).append(rows)
     return found.values()
 
@@ -114,9 +117,9 @@ def _in_several(hashed: list[tuple[int, Words, Ints]]) -> list[Mask]:
         wanted = further
 
 
-def _identity(relation: Relation, primary_key: PrimaryKey) -> list[int]:
+def _identity(relation: Relation, primary_key: Sequence[str]) -> list[int]:
     """The positions of the columns by which rows are told apart."""
-    names = primary_key(relation) if relation.replica_identity == "f" else ()
+    names = primary_key if relation.replica_identity == "f" else ()
     columns = relation.columns
     if missing := set(names) - {column.name for column in columns}:
         raise _alike(relation, f"its primary key's {', '.join(sorted(missing))} is not published")

@@ -1,7 +1,6 @@
 """Rows as pgoutput sends them, in text, as an upstream's decoder.
 
-A row has a cell for each output column of its table, in their order. So a generated column that the publication leaves
-out must be one of those that are not stored. Keys are cells, too: nothing of the table is in them.
+A row has a cell for each column of its table, in their order. Keys are cells, too: nothing of the table is in them.
 """
 
 from __future__ import annotations

@@ -52,6 +52,12 @@ class Safepoint:
         self.ttl_seconds = ttl_seconds
         self.held: HeldUntil | None = None
 
+    async def begin(self) -> int:
+        """Hold history from now on."""
+        ts = await self._pd.tso()
+        await self.hold(ts)
+        return ts
+
     async def hold(self, ts: int) -> None:
         """Keep every change with commit_ts >= `ts` readable; `ts` > 0, and normally rises.
 

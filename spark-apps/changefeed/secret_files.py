@@ -1,11 +1,20 @@
-"""The Secret files that sinks need, read on each use: they may be replaced at any time (rule 21)."""
+"""The files of Secrets, read on each use: they may be replaced at any time (rule 21)."""
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import NamedTuple
 
 from changefeed.errors import Refused
+
+
+class TlsFiles(NamedTuple):
+    """Paths of PEM files: whose signature the server's certificate has, and our own certificate and key, if any."""
+
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
 
 
 def user_and_password(folder: Path) -> tuple[str, str]:
@@ -14,12 +23,12 @@ def user_and_password(folder: Path) -> tuple[str, str]:
     return user, password
 
 
-def tls_files(folder: Path) -> tuple[Path, Path | None, Path | None]:
-    """CA, and the client's certificate and key, where it has them. Raises Refused."""
+def tls_files(folder: Path) -> TlsFiles:
+    """Raises Refused."""
     ca, certificate, key = (_file(folder, name) for name in ("ca.crt", "tls.crt", "tls.key"))
     if not ca.exists():
         raise _missing(folder, "ca.crt")
-    return (ca, certificate, key) if certificate.exists() and key.exists() else (ca, None, None)
+    return TlsFiles(ca, certificate, key) if certificate.exists() and key.exists() else TlsFiles(ca)
 
 
 def tls_context(folder: Path) -> ssl.SSLContext:

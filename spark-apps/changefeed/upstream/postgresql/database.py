@@ -1,0 +1,145 @@
+"""A PostgreSQL database as an upstream: one slot, read by one puller."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from changefeed.clock import Clock
+from changefeed.errors import ChangefeedError, InvalidSpec, Transient, Unavailable
+from changefeed.schema.history import SchemaHistory
+from changefeed.schema.table_info import TableInfo
+from changefeed.upstream.contract import GATHER_SECONDS, PATIENCE_S, FeedEvent, Hold, SchemaEvent
+from changefeed.upstream.postgresql.anchors import EMIT
+from changefeed.upstream.postgresql.checks import Needs, findings, read, refuse
+from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
+
+if TYPE_CHECKING:
+    from changefeed.upstream.postgresql.feed import SlotFeed
+    from changefeed.upstream.postgresql.lease import SlotLease
+    from changefeed.upstream.postgresql.relation_feed import RelationFeed
+
+# What reads and pulls is loaded where it is used: a Job that renews a hold every few minutes has no use for it.
+
+_IDENTITY = """
+SELECT (SELECT system_identifier FROM pg_control_system())::text, oid::bigint FROM pg_database
+WHERE datname = current_database()"""
+_CLOCK_MS = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_RETRY_S = 1.0
+
+
+def cluster_id_of(server: PostgresqlServer) -> int:
+    """Give the number of a database, the same on each server that has its WAL. Raises what PostgresqlSession does."""
+    session = PostgresqlSession(server)
+    try:
+        ((system_id, oid),) = session.rows(_IDENTITY)
+    finally:
+        session.close()
+    return int(hashlib.sha256(f"{system_id}/{oid}".encode()).hexdigest()[:15], 16) or 1
+
+
+class PostgresqlDatabase:
+    """Implements Upstream. What it asks goes over one connection; feeds and leases have their own."""
+
+    def __init__(self, server: PostgresqlServer, slot: str, publication: str, cluster_id: int) -> None:
+        self._server, self._slot, self._publication, self._cluster_id = server, slot, publication, cluster_id
+        self._session: PostgresqlSession | None = None
+        self._asking = threading.Lock()
+
+    @property
+    def cluster_id(self) -> int:
+        return self._cluster_id
+
+    async def now(self) -> int:
+        """It is that of a message which is put into the WAL: commits behind it have a higher one."""
+        return int(await self._asked(lambda session: session.rows(EMIT)[0][0]))
+
+    async def now_ms(self) -> int:
+        return int(await self._asked(lambda session: session.rows(_CLOCK_MS)[0][0]))
+
+    def history_lease(self, name: str, ttl_seconds: int) -> SlotLease:
+        """A slot keeps history for as long as it is there."""
+        from changefeed.upstream.postgresql.lease import SlotLease
+
+        return SlotLease(self._server, self._slot, name)
+
+    async def holds(self) -> list[Hold]:
+        """Slots have no ts."""
+        raise Unavailable(
+            f"{self._server} keeps history by slots, which don't say from which ts on.",
+            "Look at its pg_replication_slots.",
+        )
+
+    async def check(self, selects: Callable[[str, str], bool]) -> list[str]:
+        """Every sink is given all columns of a deleted row, so old rows are needed whole."""
+        facts = await self._asked(lambda session: read(session, self._slot, self._publication))
+        found = findings(facts, Needs(selects, old_rows=True))
+        refuse(str(self._server), found)
+        return [f"{self._server}: {finding}" for finding in found]
+
+    async def schema(self, ts: int, known: Mapping[int, TableInfo] | None = None) -> SchemaHistory:
+        from changefeed.upstream.postgresql.definitions import read_schema
+
+        return await read_schema(self._server, self._publication, ts, known or {})
+
+    def schema_feed(self, schema: SchemaHistory, emit: Callable[[SchemaEvent], Awaitable[None]]) -> RelationFeed:
+        from changefeed.upstream.postgresql.relation_feed import RelationFeed
+
+        return RelationFeed(self._server, self._publication, schema, emit)
+
+    def feed(
+        self,
+        emit: Callable[[FeedEvent], Awaitable[None]],
+        clock: Clock | None = None,
+        *,
+        scratch_folder: Path | None = None,
+        room: Callable[[], Awaitable[None]] | None = None,
+        gather_s: float = GATHER_SECONDS,
+        scan_rate: float | None = None,
+    ) -> SlotFeed:
+        from changefeed.upstream.postgresql.feed import SlotFeed
+
+        return SlotFeed(self._server, self._slot, self._publication, emit, clock, room=room, gather_s=gather_s)
+
+    def check_can_copy(self) -> None:
+        raise InvalidSpec("spec.initialCopy", "not possible from PostgreSQL", "Leave it out.")
+
+    async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
+        """A slot has all tables whole."""
+        return ()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        with self._asking:
+            session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    async def _asked(self, question: Callable[[PostgresqlSession], Any]) -> Any:
+        """Ask again while nobody answers, for PATIENCE_S: the server may just be restarting."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await asyncio.to_thread(self._ask, question)
+            except (Transient, Unavailable) as error:
+                if time.monotonic() + _RETRY_S > until:
+                    raise Transient(error.message, error.next_step, _RETRY_S) from error
+                await asyncio.sleep(_RETRY_S)
+
+    def _ask(self, question: Callable[[PostgresqlSession], Any]) -> Any:
+        with self._asking:
+            try:
+                self._session = self._session or PostgresqlSession(self._server)
+                return question(self._session)
+            except ChangefeedError:
+                session, self._session = self._session, None
+                if session is not None:
+                    session.close()
+                raise

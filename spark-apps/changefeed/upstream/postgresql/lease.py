@@ -1,0 +1,65 @@
+"""A changefeed's hold on history is its slot, which has no end; how far it holds is said in the WAL.
+
+The slot's position is the business of its reader, which is another process and need not run: a driver that holds
+history from a ts on writes that there, and the reader finds it (chain). So nothing is confirmed which a driver has not
+said out of a durable checkpoint, and the order of the WAL is that of what was said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+
+from changefeed.upstream.contract import HeldUntil, HistoryLease
+from changefeed.upstream.postgresql import slots
+from changefeed.upstream.postgresql.anchors import EMIT, EMIT_HELD
+from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
+
+#: 9999-12-31T23:59:59Z, as no time is "never".
+FOR_EVER_MS = 253_402_300_799_000
+
+
+class SlotLease(HistoryLease):
+    """`name`: of the hold, which the server lists its connections by. A TTL means nothing here."""
+
+    def __init__(self, server: PostgresqlServer, slot: str, name: str) -> None:
+        self._server, self._slot, self._name = server, slot, name
+        self.ttl_seconds = 0
+        self._held: HeldUntil | None = None
+
+    @property
+    def held(self) -> HeldUntil | None:
+        return self._held
+
+    async def begin(self) -> int:
+        """As HistoryLease.begin: makes the slot if it is not there."""
+        return await asyncio.to_thread(self._begin)
+
+    async def hold(self, ts: int) -> None:
+        """As HistoryLease.hold. Raises SnapshotLostByGC where the slot is gone; it never makes one."""
+        await asyncio.to_thread(self._hold, ts)
+
+    async def remove(self) -> None:
+        """As HistoryLease.remove: ends the slot's reader, and drops it."""
+        await asyncio.to_thread(self._remove)
+
+    def _begin(self) -> int:
+        with self._session() as session:
+            slots.make(session, self._slot)
+            ((ts, _),) = session.rows(EMIT)
+        self._held = HeldUntil(int(ts), FOR_EVER_MS)
+        return int(ts)
+
+    def _hold(self, ts: int) -> None:
+        with self._session() as session:
+            slots.check_there(session, self._slot)
+            if self._held is None or self._held.ts < ts:
+                session.rows(EMIT_HELD, held=str(ts), slot=self._slot)
+                self._held = HeldUntil(ts, FOR_EVER_MS)
+
+    def _remove(self) -> None:
+        with self._session() as session:
+            slots.drop(session, self._slot)
+
+    def _session(self) -> closing[PostgresqlSession]:
+        return closing(PostgresqlSession(self._server, name=self._name))
