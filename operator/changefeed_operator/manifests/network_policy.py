@@ -36,7 +36,7 @@ def network_policy(target: Target, network: Network, owner: Json) -> dict[str, A
                 {"to": [{"podSelector": ours}]},
                 {"ports": [{"port": _DNS, "protocol": "UDP"}, *_tcp([_DNS])]},
                 {"ports": _tcp(network.api_server_ports)},
-                _rule([*_upstream_ports(target), *network.tikv_ports, *_store_ports(target)], "to", network.to),
+                _rule([*_upstream_ports(target, network), *_store_ports(target)], "to", network.to),
                 *(dict(rule) for rule in network.extra_egress),
             ],
         },
@@ -53,8 +53,11 @@ def _tcp(ports: Iterable[int]) -> list[dict[str, Any]]:
     return [{"port": port, "protocol": "TCP"} for port in ports]
 
 
-def _upstream_ports(target: Target) -> Iterator[int]:
-    return map(_port, target.resource.spec.upstream.servers())
+def _upstream_ports(target: Target, network: Network) -> Iterator[int]:
+    upstream = target.resource.spec.upstream
+    yield from map(_port, upstream.servers())
+    if upstream.pd_addresses:
+        yield from network.tikv_ports
 
 
 def _store_ports(target: Target) -> Iterator[int]:
