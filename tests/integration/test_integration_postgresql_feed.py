@@ -23,14 +23,20 @@ from integration_postgresql import PROGRAMS, Postgresql, running
 
 USER, PASSWORD = "keeper", "p@ss/word"
 ACCOUNTS, BALANCE = 20, 100
-TABLES = ("left_accounts", "right_accounts", "transfers")
+COLUMNS = {
+    "left_accounts": "id, balance",
+    "right_accounts": "id, balance",
+    "transfers": "number, giver, taker, amount",
+    "letters": "number, text",
+}
 LIVES, CLERKS = 20, 3
 _PATIENCE_S = 60.0
 
 
 @pytest.fixture(params=PROGRAMS)
 def database(request: pytest.FixtureRequest) -> Iterator[Postgresql]:
-    with running(USER, PASSWORD, of=request.param) as server:
+    options = ("-c", "logical_decoding_work_mem=64kB")  # what is larger is sent before it is committed
+    with running(USER, PASSWORD, options=options, of=request.param) as server:
         yield server
 
 
@@ -153,8 +159,11 @@ class Clerks:
             with suppress(pg8000.native.InterfaceError, pg8000.native.DatabaseError, OSError):
                 connection = self._database.connect()
                 with closing(connection):
-                    while not self._over.wait(0.002):
-                        self._transfer(connection, rng)
+                    while not self._over.wait(0.01):
+                        if rng.randrange(60):
+                            self._transfer(connection, rng)
+                        else:
+                            self._write_letters(connection, rng)
 
     def _transfer(self, connection: Any, rng: random.Random) -> None:
         giver, taker, amount = rng.randrange(ACCOUNTS), rng.randrange(ACCOUNTS), rng.randrange(5)
@@ -163,6 +172,13 @@ class Clerks:
             f"taken AS (UPDATE right_accounts SET balance = balance + {amount} WHERE id = {taker}) "
             f"INSERT INTO transfers (giver, taker, amount) VALUES ({giver}, {taker}, {amount})"
         )
+
+    def _write_letters(self, connection: Any, rng: random.Random) -> None:
+        """Many at once, of which some are torn up before anybody has seen them."""
+        insert = "INSERT INTO letters (text) SELECT repeat('x', 100) FROM generate_series(1, 300)"
+        for statement in ("BEGIN", insert, "SAVEPOINT s", insert, "ROLLBACK TO s", insert):
+            connection.run(statement)
+        connection.run(rng.choice(("COMMIT", "COMMIT", "ROLLBACK")))
 
 
 class Reader:
@@ -256,15 +272,16 @@ async def test_every_row_comes_the_same_whenever_the_reader_ends(database: Postg
         "CREATE TABLE left_accounts (id int PRIMARY KEY, balance int)",
         "CREATE TABLE right_accounts (id int PRIMARY KEY, balance int)",
         "CREATE TABLE transfers (number serial PRIMARY KEY, giver int, taker int, amount int)",
+        "CREATE TABLE letters (number serial PRIMARY KEY, text text)",
         "ALTER TABLE right_accounts REPLICA IDENTITY FULL",
         "CREATE TABLE unwanted (id int)",
         "CREATE PUBLICATION p FOR ALL TABLES",
     )
     start_ts = await lease_of(database).begin()
-    for table in TABLES[:2]:
+    for table in ("left_accounts", "right_accounts"):
         database.query(f"INSERT INTO {table} SELECT i, {BALANCE} FROM generate_series(0, {ACCOUNTS - 1}) i")
     database.query("INSERT INTO unwanted VALUES (1), (1)")
-    tables = [oid_of(database, table) for table in TABLES]
+    tables = [oid_of(database, table) for table in COLUMNS]
     heard = Heard()
     reader = Reader(database, heard, tables, start_ts, seed=database.port)
     rng = random.Random(database.port)
@@ -290,14 +307,15 @@ async def test_every_row_comes_the_same_whenever_the_reader_ends(database: Postg
         await reader.hold()
         before = max(positions)
         await heard.until(lambda: confirmed(database) > before)
+    streamed = "SELECT sum(stream_txns) > 0 FROM pg_stat_replication_slots"
+    await asyncio.to_thread(wait_for, lambda: database.query(streamed) == [[True]], "what was sent before its commit")
     assert not heard.failed
     assert heard.repeated > 100
     assert len(set(positions)) > 2
     assert heard.news[-1].content == b""
     described = {read_content(news.content).oid for news in heard.news if news.content}  # type: ignore[union-attr]
     assert described == {*tables, oid_of(database, "unwanted")}
-    for table, oid in zip(TABLES, tables, strict=True):
-        columns = "id, balance" if table != "transfers" else "number, giver, taker, amount"
+    for (table, columns), oid in zip(COLUMNS.items(), tables, strict=True):
         rows = database.query(f"SELECT {columns} FROM {table}")
         assert heard.state(oid) == sorted(cells(row) for row in rows)
     for oid in tables:

@@ -138,8 +138,8 @@ class SlotFeed(Feed):
             try:
                 try:
                     await self._stream()
-                finally:
-                    await self._in_thread(self._reader.close)
+                finally:  # it is closed even if this is cancelled twice
+                    await asyncio.wait({asyncio.ensure_future(self._in_thread(self._reader.close))})
             except (Transient, Unavailable, Refused, ProtocolViolation) as error:
                 await self._failed(error)
             except NeedsHuman as error:
