@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
-import random
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,20 +18,9 @@ from changefeed.spec.parse import parse
 from changefeed.upstream import choice
 from integration_inprocess import InProcessExecution, Run, resource
 from integration_postgresql import Postgresql, running
+from integration_postgresql_bank import PUBLICATION, TABLES, Bank, changes, differences, replayed, tables
 
 USER, PASSWORD = "keeper", "p@ss/word"
-ACCOUNTS, BALANCE = 20, 100
-TABLES = (
-    "CREATE SCHEMA bank",
-    "CREATE TABLE bank.accounts (id int PRIMARY KEY, owner varchar(20), balance bigint NOT NULL)",
-    "CREATE TABLE bank.transfers (id bigint PRIMARY KEY, source int, target int, amount bigint)",
-    "CREATE TABLE bank.notes (id int PRIMARY KEY, body text)",
-    *(f"ALTER TABLE bank.{table} REPLICA IDENTITY FULL" for table in ("accounts", "transfers", "notes")),
-)
-PUBLICATION = "CREATE PUBLICATION changefeed FOR ALL TABLES WITH (publish_via_partition_root = true)"
-COLUMNS = {"accounts": "id, owner, balance", "transfers": "id, source, target, amount", "notes": "id, body"}
-
-Rows = dict[str, list[str]]
 
 
 @pytest.fixture
@@ -43,54 +30,6 @@ def database() -> Iterator[Postgresql]:
         yield server
 
 
-class Bank:
-    """Transfers between accounts, each a transaction over all three tables; at times a row is deleted or renumbered."""
-
-    def __init__(self, database: Postgresql) -> None:
-        self._database, self._chosen, self._done = database, random.Random(7), 0
-
-    def open(self) -> None:
-        self._database.query(
-            f"INSERT INTO bank.accounts SELECT n, 'owner ' || n, {BALANCE} FROM generate_series(1, {ACCOUNTS}) n",
-            "INSERT INTO bank.notes VALUES (1, NULL), (2, repeat('long ', 5000))",
-        )
-
-    def transfer(self, count: int) -> None:
-        connection = self._database.connect()
-        try:
-            for _ in range(count):
-                self._done += 1
-                self._one(connection)
-        finally:
-            connection.close()
-
-    def _one(self, connection: Any) -> None:
-        source, target = self._chosen.sample(range(1, ACCOUNTS + 1), 2)
-        amount, number = self._chosen.randrange(50), self._done
-        connection.run("BEGIN")
-        connection.run(f"UPDATE bank.accounts SET balance = balance - {amount} WHERE id = {source}")
-        connection.run(f"UPDATE bank.accounts SET balance = balance + {amount} WHERE id = {target}")
-        connection.run(f"INSERT INTO bank.transfers VALUES ({number}, {source}, {target}, {amount})")
-        if number % 3 == 0:
-            connection.run(f"DELETE FROM bank.transfers WHERE id = {number - 2}")
-        if number % 4 == 0:
-            connection.run(f"UPDATE bank.transfers SET id = -id WHERE id = {number - 1}")
-        connection.run(f"INSERT INTO bank.notes VALUES ({number + 10}, 'note {number}')")
-        connection.run("UPDATE bank.notes SET id = id WHERE id = 2")
-        connection.run("ROLLBACK" if number % 7 == 0 else "COMMIT")
-
-    def tables(self) -> dict[str, Rows]:
-        found = {}
-        for table, columns in COLUMNS.items():
-            rows = self._database.query(f"SELECT {columns} FROM bank.{table}")
-            found[table] = {str(row[0]): [_text(value) for value in row] for row in rows}
-        return found
-
-
-def _text(value: object) -> str:
-    return "\\N" if value is None else str(value)
-
-
 def lines(lake: Path) -> list[list[str]]:
     """Operation, table, schema, ts and columns, by ts."""
     found: list[list[str]] = []
@@ -98,17 +37,6 @@ def lines(lake: Path) -> list[list[str]]:
         with path.open(newline="") as file:
             found.extend(csv.reader(file))
     return sorted(found, key=lambda line: int(line[3]))
-
-
-def replayed(lake: Path) -> dict[str, Rows]:
-    tables: dict[str, Rows] = {table: {} for table in COLUMNS}
-    for op, table, schema, _, *columns in lines(lake):
-        assert schema == "bank"
-        if op == "D":
-            del tables[table][columns[0]]
-        else:
-            tables[table][columns[0]] = columns
-    return tables
 
 
 class World:
@@ -161,11 +89,7 @@ async def test_a_bank_is_replayed_once_and_whole_though_its_driver_is_killed(wor
     await asyncio.to_thread(bank.transfer, 60)
     outcome = await world.to_the_end()
     assert outcome.state == "finished"
-    tables = bank.tables()
-    assert sum(int(row[2]) for row in tables["accounts"].values()) == ACCOUNTS * BALANCE
-    assert replayed(world.lake) == tables
-    twice = Counter(tuple(line[:5]) for line in lines(world.lake))
-    assert [line for line, count in twice.items() if count > 1] == []
+    assert differences(replayed(changes(world.lake)), tables(world.database)) == []
     assert first.view.progress[-1].server == "PostgreSQL"
     assert len(world.slots()) == 1
     assert await close(world.changefeed(), world.secrets)

@@ -60,9 +60,14 @@ class Postgresql:
 
     def connect(self, database: str = "postgres", **options: Any) -> Any:
         """A client's connection, for what must stay open."""
-        return pg8000.native.Connection(
-            self.user, "127.0.0.1", database, self.port, self.password, ssl_context=False, **options
-        )
+        mine = socket.create_connection(("127.0.0.1", self.port))
+        try:
+            return pg8000.native.Connection(
+                self.user, password=self.password, database=database, sock=mine, ssl_context=False, **options
+            )
+        except BaseException:
+            mine.close()
+            raise
 
     def start(self) -> None:
         """Wait until it takes connections."""
@@ -78,7 +83,7 @@ class Postgresql:
     def _is_up(self) -> bool:
         try:
             self.query("SELECT 1")
-        except pg8000.native.InterfaceError:  # nobody is there
+        except (pg8000.native.InterfaceError, OSError):  # nobody is there
             return False
         except pg8000.native.DatabaseError as error:
             return bool(error.args[0]["C"] != _STARTS)  # whom it lets in is another question
