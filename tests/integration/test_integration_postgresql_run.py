@@ -145,6 +145,31 @@ async def test_a_change_of_schema_comes_between_the_rows_of_before_and_after(wor
     assert [types(world.lake, table) for table in ("notes", "later")] == [[0, 5, 11], [3, 12]]
 
 
+@pytest.mark.parametrize("altered", [False, True])
+async def test_a_table_is_defined_as_it_was_described_last_though_it_is_altered_while_nobody_reads(
+    world: World, altered: bool
+) -> None:
+    world.database.query(PUBLICATION)
+    run = world.run()
+    await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")
+    alter = ["ALTER TABLE bank.notes ADD COLUMN author text"] if altered else []
+    no_rows = ("BEGIN", "INSERT INTO bank.notes VALUES (1, '')", "DELETE FROM bank.notes", "COMMIT")
+    await asyncio.to_thread(world.database.query, *alter, *no_rows)
+    now = await world.now()
+    await run.until(lambda: run.driver is not None and run.driver.owner.state.checkpoint_ts > now, "all is read")
+    await run.killed()
+    await asyncio.to_thread(
+        world.database.query,
+        "INSERT INTO bank.notes VALUES (2, 'before')",
+        "ALTER TABLE bank.notes DROP COLUMN body, ADD COLUMN title text",
+        "INSERT INTO bank.notes (id, title) VALUES (3, 'after')",
+    )
+    assert (await world.to_the_end()).state == "finished"
+    found = [dict(change.row) for change in changes(world.lake)]
+    author = {"author": "\\N"} if altered else {}
+    assert found == [{"id": "2", "body": "before"} | author, {"id": "3"} | author | {"title": "after"}]
+
+
 def types(lake: Path, table: str) -> list[int]:
     """What has led to each version of a table, by the numbers of schema files."""
     found = [json.loads(path.read_text()) for path in (lake / "bank" / table / "meta").glob("schema_*.json")]

@@ -46,7 +46,7 @@ With spec.state.id a log outlives its resource. Resource A is deleted, B is crea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NoReturn
 
@@ -79,6 +79,7 @@ from changefeed.model.table_copy import COPY_TICKS
 
 _SHOWN = 512  # characters of a statement
 _TABLE_INFO: Callable[[DispatcherState], str] = attrgetter("table_info")
+_DEFINITION: Callable[[DispatcherState], str] = attrgetter("definition")
 
 
 def is_of_another(state: State, uid: str) -> bool:
@@ -366,9 +367,7 @@ def _committed(state: State, record: CommitRecord, advanced: Mapping[int, dict[s
     dispatchers = {**state.dispatchers, **copies}
     infos = state.table_infos
     if any(each.plan.table_infos for each in state.plans):  # to look over all tables each time would cost too much
-        used = set(map(_TABLE_INFO, dispatchers.values()))
-        used |= {entry.table_info for each in plans for entry in each.open_entries}
-        infos = {name: info for name, info in infos.items() if name in used}
+        infos = _named(infos, dispatchers, plans)
     return {
         "plans": tuple(plans),
         "dispatchers": dispatchers,
@@ -392,11 +391,25 @@ def _ddl(state: State, record: DdlRecord) -> dict[str, Any]:
         for dispatcher, definition in zip(record.dispatchers, definitions, strict=True)
     }
     stay = {number: known for number, known in state.dispatchers.items() if number not in record.left}
+    dispatchers = {**stay, **follow}
+    infos = state.table_infos
+    if record.definitions:
+        infos = _named({**infos, **record.definitions}, dispatchers, state.plans)
     return {
         "last_ddl": (record.ts, record.job_id),
         "last_statement": record.query[:_SHOWN],
-        "dispatchers": {**stay, **follow},
+        "dispatchers": dispatchers,
+        "table_infos": infos,
     }
+
+
+def _named(
+    infos: Mapping[str, dict[str, Any]], dispatchers: Mapping[int, DispatcherState], plans: Iterable[OpenPlan]
+) -> dict[str, dict[str, Any]]:
+    """Of the definitions those by which rows were written last, are being written, or are written next."""
+    used = set(map(_TABLE_INFO, dispatchers.values())) | set(map(_DEFINITION, dispatchers.values()))
+    used |= {entry.table_info for each in plans for entry in each.open_entries}
+    return {name: infos[name] for name in sorted(infos) if name in used}
 
 
 def _follow(state: State, record: DdlRecord, dispatcher: int, definition: str) -> DispatcherState:

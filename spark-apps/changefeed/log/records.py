@@ -133,6 +133,7 @@ class DdlRecord(_Record):
     involved: tuple[int, ...] = ()  # dispatchers that were there before
     dispatchers: tuple[int, ...] = ()  # whose rows > ts have table version ts: those that stay, and those that join
     table_infos: tuple[str, ...] = ()  # hash of the TableInfo of each of `dispatchers`
+    definitions: dict[str, dict[str, Any]] = Field(default={})  # of these, by hash: those which no earlier record holds
     left: tuple[int, ...] = ()  # that end here
 
     @model_validator(mode="before")

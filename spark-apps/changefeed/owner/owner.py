@@ -395,6 +395,8 @@ class Owner:
         return flushed_to(progress, self.barrier.limit(dispatcher))
 
     def _write_ddl(self, ddl: Ddl) -> WriteDdl:
+        """An upstream may not know any more how tables were at its ts, so the log does."""
+        new = {info.hash: info.to_json() for info in ddl.tables.values() if info.hash not in self.state.table_infos}
         record = DdlRecord(
             n=self.state.n + 1,
             epoch=self._run.epoch,
@@ -405,6 +407,7 @@ class Owner:
             involved=tuple(sorted(ddl.involved)),
             dispatchers=tuple(sorted(ddl.tables)),
             table_infos=tuple(info.hash for _, info in sorted(ddl.tables.items())),
+            definitions=dict(sorted(new.items())),
             left=tuple(sorted(ddl.left)),
         )
         return WriteDdl(ddl, record)
