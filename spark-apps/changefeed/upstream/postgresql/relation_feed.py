@@ -48,6 +48,7 @@ class RelationFeed(SchemaFeed):
         self._news: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
         self._resolved_ts = schema.snapshot_ts
         self._heard_ts = schema.snapshot_ts
+        self._before: dict[int, Relation] = {}  # what the stream has said last, by table, of rows up to there
         self._heard: list[bytes] = []  # at that ts, of which more may come
         self._now = PublishedTables((), (), {})  # the catalog when it was last read
         self._stopped: Stopped | None = None
@@ -81,9 +82,12 @@ class RelationFeed(SchemaFeed):
 
     async def _take(self, ts: int, content: bytes) -> None:
         if ts <= self._resolved_ts or (content and ts < self._heard_ts):
+            if content and self._heard_ts == self._schema.snapshot_ts:
+                self._keep(read_content(content))
             return
         if ts > self._heard_ts:  # nothing more comes of the commit before
-            await self._follow()
+            if self._heard:
+                await self._follow()
             self._heard_ts = ts
         if content:
             self._heard.append(content)
@@ -98,6 +102,7 @@ class RelationFeed(SchemaFeed):
         told = [read_content(content) for content in self._heard]
         self._heard = []
         emptied = dict.fromkeys(oid for each in told if not isinstance(each, Relation) for oid in each)
+        await self._begin(told)
         first = self._heard_ts - TICKS + 2
         for ts, oid in enumerate(emptied, first):
             if ts > self._resolved_ts and (change := evolution.truncation(ts, oid, self._schema)) is not None:
@@ -106,10 +111,33 @@ class RelationFeed(SchemaFeed):
         for relation in told:
             if not isinstance(relation, Relation) or self._is_known(relation):
                 continue
-            self._now = await self._catalog()
-            while (change := evolution.next_change(ts, relation, self._schema, self._now)) is not None:
-                await self._step(change, ts)
-                ts += 1
+            ts = await self._define(relation, ts)
+
+    def _keep(self, said: Relation | tuple[int, ...]) -> None:
+        if isinstance(said, Relation):
+            self._before[said.oid] = said
+
+    async def _begin(self, told: list[Relation | tuple[int, ...]]) -> None:
+        """Rows come of tables that the stream has described before, and not again. The log need not know how they were,
+        and the catalog has them as they are now. Names are left as they are: others may have them by now.
+        """
+        before, self._before = self._before, {}
+        is_half_done = self._resolved_ts > self._heard_ts - TICKS  # what the next commit does: no row is in between
+        again = {each.oid for each in told if isinstance(each, Relation)} if is_half_done else set()
+        ts = self._resolved_ts + 1
+        for relation in before.values():
+            known = self._schema.newest(relation.oid)
+            is_there = known is not None and known.qualified == (relation.schema_name, relation.name)
+            if is_there and relation.oid not in again and not self._is_known(relation):
+                ts = await self._define(relation, ts)
+
+    async def _define(self, relation: Relation, ts: int) -> int:
+        """Change by change, until the table is as it is told; gives the ts behind."""
+        self._now = await self._catalog()
+        while (change := evolution.next_change(ts, relation, self._schema, self._now)) is not None:
+            await self._step(change, ts)
+            ts += 1
+        return ts
 
     def _is_known(self, relation: Relation) -> bool:
         known = self._schema.newest(relation.oid)
