@@ -406,7 +406,7 @@ def _ddl(state: State, record: DdlRecord) -> dict[str, Any]:
 def _named(
     infos: Mapping[str, dict[str, Any]], dispatchers: Mapping[int, DispatcherState], plans: Iterable[OpenPlan]
 ) -> dict[str, dict[str, Any]]:
-    """Of the definitions those by which rows were written last, are being written, or are written next."""
+    """Keep the definitions by which rows were written last, are being written, or are written next."""
     used = set(map(_TABLE_INFO, dispatchers.values())) | set(map(_DEFINITION, dispatchers.values()))
     used |= {entry.table_info for each in plans for entry in each.open_entries}
     return {name: infos[name] for name in sorted(infos) if name in used}

@@ -162,7 +162,7 @@ def tables(database: Postgresql) -> Tables:
 
 @dataclass(frozen=True)
 class Change:
-    """Of a row; of no row: the table is emptied."""
+    """What is done to a row; without one the table is emptied."""
 
     ts: int
     table: str
