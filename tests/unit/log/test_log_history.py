@@ -102,6 +102,15 @@ def test_rule_1_a_table_that_rules_had_left_out_joins_by_a_rename() -> None:
     assert joined.is_redefined(1, "another")
 
 
+def test_rule_9_the_log_has_the_definition_of_a_ddl_before_rows_are_written_by_it() -> None:
+    state = committed(to=110, checkpoint_ts=105)
+    ddl = DdlRecord(**made.owned(state), ts=150, job_id=3, query="alter", involved=(1,), dispatchers=(1,))
+    altered = apply(state, ddl.model_copy(update={"table_infos": ("after",), "definitions": {"after": {"id": 1}}}))
+    assert altered.table_infos["after"] == {"id": 1}
+    again = {"n": altered.n + 1, "ts": 160, "table_infos": ("later",), "definitions": {"later": {"id": 1}}}
+    assert "after" not in apply(altered, ddl.model_copy(update=again)).table_infos
+
+
 def test_rule_9_a_definition_that_no_ddl_record_tells_of_is_noticed() -> None:
     state = committed(to=110, checkpoint_ts=105)
     known = state.dispatchers[1].table_info
