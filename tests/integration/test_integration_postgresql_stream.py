@@ -208,7 +208,7 @@ def test_every_life_of_a_reader_gives_the_same_ts(database: Postgresql) -> None:
             ((end,),) = database.query("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
             session.rows(EMIT_HELD, held=str(held), slot="s")
             reader.until(lambda reader=reader, end=end: max(reader.ts) >= end)  # type: ignore[misc]
-            position = reader.chain.confirmable
+            position = reader.chain.confirmable()
             assert reader.ts[position] <= held
             reader.replication.confirm(max(reader.ts), position)
         for lsn, given in reader.ts.items():

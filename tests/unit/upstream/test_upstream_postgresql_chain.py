@@ -64,9 +64,9 @@ def test_5_an_anchor_that_others_have_overtaken_is_nothing_to_begin_with() -> No
     chain = begun()
     chain.commit(110, ms(2000))
     assert chain.commit(120, ms(2001), Said(compose(1999), compose(1999), SLOT)) == compose(2000, TICKS)
-    assert chain.confirmable == 100
+    assert chain.confirmable() == 100
     chain.commit(130, ms(3000), Said(compose(3000), compose(2500), SLOT))
-    assert chain.confirmable == 100
+    assert chain.confirmable() == 100
 
 
 def test_6_a_message_from_the_future_is_not_believed() -> None:
@@ -74,23 +74,23 @@ def test_6_a_message_from_the_future_is_not_believed() -> None:
     chain = begun()
     assert chain.commit(110, ms(2000), Said(compose(3000))) == compose(3000)
     assert chain.commit(120, ms(2500), Said(compose(3501), compose(3001), SLOT)) == compose(3000, TICKS)
-    assert chain.confirmable == 0
+    assert chain.confirmable() == 0
 
 
 def test_7_the_newest_anchor_that_is_held_is_confirmed() -> None:
     chain = begun()
     chain.commit(110, ms(2000), Said(compose(2000)))
     chain.commit(120, ms(3000), Said(compose(3000)))
-    assert chain.confirmable == 0
+    assert chain.confirmable() == 0
     chain.commit(130, ms(4000), Said(compose(4000), compose(1000) - 1, SLOT))
-    assert chain.confirmable == 0
+    assert chain.confirmable() == 0
     chain.commit(140, ms(5000), Said(compose(5000), compose(2999), SLOT))
-    assert chain.confirmable == 110
+    assert chain.confirmable() == 110
     chain.commit(150, ms(6000), Said(compose(6000), compose(1000), SLOT))
     chain.commit(160, ms(7000), Said(compose(7000), compose(6000), "another"))
-    assert chain.confirmable == 110
+    assert chain.confirmable() == 110
     chain.commit(170, ms(8000), Said(compose(8000), compose(4000), SLOT))
-    assert chain.confirmable == 130
+    assert chain.confirmable() == 130
     chain.check()
 
 
@@ -101,8 +101,18 @@ def test_8_a_changefeed_that_stands_still_does_not_fill_the_memory() -> None:
         chain.commit(100 + number, ms(1000 + number), Said(compose(1000 + number)))
     chain.check()  # knows the bound
     chain.commit(50_000, ms(21_000), Said(compose(21_000), compose(11_000), SLOT))
-    assert 9_000 < chain.confirmable - 100 <= 10_000
+    assert 9_000 < chain.confirmable() - 100 <= 10_000
     chain.check()
+
+
+def test_9_what_somebody_still_reads_is_not_let_go() -> None:
+    chain = begun()
+    chain.commit(110, ms(2000), Said(compose(2000)))
+    chain.commit(120, ms(3000), Said(compose(3000)))
+    chain.commit(130, ms(4000), Said(compose(4000), compose(3000), SLOT))
+    assert chain.confirmable(compose(999)) == 0
+    assert chain.confirmable(compose(2500)) == 110
+    assert chain.confirmable(compose(5000)) == 120
 
 
 def test_commits_that_come_out_of_their_order_are_refused() -> None:
@@ -198,9 +208,12 @@ def test_any_cut_into_lives_gives_the_same_ts(wal: list[Committed], data: Any) -
             chain.check()
             if each.said is not None and each.is_believed:
                 held = max(held, each.said.held)
-            if chain.confirmable:
+            needed = data.draw(st.sampled_from((None, *(other.ts for other in wal if other.ts))))
+            limit = held if needed is None else min(held, needed)
+            if position := chain.confirmable(needed):
                 assert held
-                assert all(other.ts <= held for other in wal if other.ts and other.lsn <= chain.confirmable)
-                confirmed.append(chain.confirmable)
-            else:
+                assert all(other.ts <= limit for other in wal if other.ts and other.lsn <= position)
+                confirmed.append(position)
+                chain.check()
+            elif needed is None:
                 assert chain.first_ts is None or chain.first_ts > held

@@ -45,8 +45,9 @@ class Scripted:
         if isinstance(error := self._now[0], ChangefeedError):
             raise error
 
-    def read(self, wanted: frozenset[int]) -> SlotArrival:
+    def read(self, wanted: frozenset[int], needed_ts: int | None) -> SlotArrival:
         self.reads += 1
+        self.needed_ts = needed_ts
         found = self._now[0] if len(self._now) == 1 else self._now.pop(0)
         if isinstance(found, ChangefeedError):
             raise found
@@ -107,6 +108,7 @@ async def test_rows_come_behind_news_and_before_their_resolved_ts(monkeypatch: p
     assert isinstance(data, Data)
     assert data.batch["commit_ts"].to_pylist() == [20, 30]
     assert resolved == Resolved(1, 30)
+    assert run.reader.needed_ts in (15, 30), "not below what the subscription has"
     assert feed.metrics.events["insert"] == 2
 
 

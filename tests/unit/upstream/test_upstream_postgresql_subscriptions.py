@@ -146,3 +146,14 @@ def test_no_row_is_left_out(data: Any) -> None:
                 heard[sub_id] = arrived[-1]
             for sub_id, ts in heard.items():
                 assert {each for each in commits if starts[sub_id] < each <= ts} <= got[sub_id]
+
+
+def test_what_the_lowest_needs_is_needed_also_while_it_is_held() -> None:
+    subscriptions = SlotSubscriptions()
+    assert subscriptions.needed_ts is None
+    subscriptions.subscribe(1, 7, 30)
+    subscriptions.subscribe(2, 7, 20)
+    subscriptions.hold(2)
+    assert subscriptions.needed_ts == 20
+    subscriptions.release(2)
+    assert subscriptions.needed_ts == 30

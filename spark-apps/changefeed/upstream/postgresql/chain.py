@@ -21,6 +21,8 @@ sent again.
 7. *A driver says what it holds.* Of the good anchors at or below that, the newest is confirmed. What others hold by
    other slots changes nothing, and a driver that is late says less than what is known.
 8. *Nothing is held for days.* Of the good anchors every other one is forgotten when they are many: the first stays.
+9. *Somebody still reads what is held.* What was pulled by another before may be durable ahead of the one that pulls it
+   again. Of the good anchors at or below what that one needs, the newest is confirmed.
 """
 
 from __future__ import annotations
@@ -77,13 +79,20 @@ class Chain:
             if said.ts == ts:
                 self._add(Anchor(ts, lsn))
             if said.slot == self._slot:
-                self._let_go(said.held)
+                self._held = max(self._held, said.held)
         return ts
 
-    @property
-    def confirmable(self) -> int:
-        """The position that may be confirmed to the server; 0: none yet."""
-        if self._anchors and self._anchors[0].ts <= self._held:
+    def confirmable(self, needed_ts: int | None = None) -> int:
+        """The position that may be confirmed to the server; 0: none yet. Anchors before it are forgotten.
+
+        `needed_ts`: somebody needs all that is above it; None: nobody needs anything.
+        """
+        ts = self._held if needed_ts is None else min(self._held, needed_ts)
+        keep = 0
+        while keep + 1 < len(self._anchors) and self._anchors[keep + 1].ts <= ts:
+            keep += 1
+        del self._anchors[:keep]
+        if self._anchors and self._anchors[0].ts <= ts:
             return self._anchors[0].lsn
         return 0
 
@@ -97,19 +106,11 @@ class Chain:
         if self._anchors:
             assert self.last_ts is not None
             assert self._anchors[-1].ts <= self.last_ts, "no anchor is ahead"
-            assert all(anchor.ts > self._held for anchor in self._anchors[1:]), "only the newest is confirmed"
 
     def _add(self, anchor: Anchor) -> None:
         self._anchors.append(anchor)
         if len(self._anchors) > _MOST_ANCHORS:
             self._anchors = self._anchors[::2]
-
-    def _let_go(self, held: int) -> None:
-        self._held = max(self._held, held)
-        keep = 0
-        while keep + 1 < len(self._anchors) and self._anchors[keep + 1].ts <= self._held:
-            keep += 1
-        del self._anchors[:keep]
 
 
 def lsn_text(lsn: int) -> str:

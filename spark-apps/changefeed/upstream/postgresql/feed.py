@@ -155,7 +155,8 @@ class SlotFeed(Feed):
                 await self._telling(self._changed.wait())
                 continue
             await self._telling(self._has_room())
-            taken = await self._in_thread(self._reader.read, self._subscriptions.tables())
+            wanted, needed_ts = self._subscriptions.tables(), self._subscriptions.needed_ts
+            taken = await self._in_thread(self._reader.read, wanted, needed_ts)
             await self._telling(self._hand_on(taken))
 
     async def _hand_on(self, taken: SlotArrival) -> None:

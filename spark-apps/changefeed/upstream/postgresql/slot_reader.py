@@ -107,8 +107,11 @@ class SlotReader:
                 connection.close()
         self._replication = self._session = None
 
-    def read(self, wanted: Set[int]) -> SlotArrival:
-        """What has come. `wanted`: tables, of whose rows alone something is made."""
+    def read(self, wanted: Set[int], needed_ts: int | None) -> SlotArrival:
+        """What has come.
+
+        `wanted`: tables, of whose rows alone something is made. `needed_ts`: as of `Chain.confirmable`.
+        """
         assert self._replication is not None, "it is open"
         self._wanted = wanted
         self._move_on()
@@ -117,7 +120,7 @@ class SlotReader:
             if error := error_of(str(self._server), reply.kind, reply.body):
                 raise error
         heard, ts = self._events(arrived.events)
-        if (position := self._chain.confirmable) > self._confirmed:
+        if (position := self._chain.confirmable(needed_ts)) > self._confirmed:
             self._confirmed = position
             self._replication.confirm(self._received, position)
         rows = self._rows(arrived.changes, np.array(ts, np.uint64))

@@ -79,6 +79,11 @@ class SlotSubscriptions:
         """Held ones, too."""
         return list(self._all)
 
+    @property
+    def needed_ts(self) -> int | None:
+        """What is above it is needed by somebody, who may be held; None: nobody needs anything."""
+        return min((subscription.sent_ts for subscription in self._all.values()), default=None)
+
     def below(self, first_ts: int) -> list[int]:
         """Those that want what is before the stream's first ts."""
         return [n for n, each in self._all.items() if each.is_joined and each.sent_ts < first_ts]
