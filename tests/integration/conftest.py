@@ -63,13 +63,6 @@ class Upstream:
     cluster: DevCluster
     tidb: Tidb
 
-    def now(self) -> int:
-        return self.tidb.now()
-
-    def ports(self) -> set[int]:
-        addresses = (self.cluster.pd_address, *self.cluster.store_addresses.values())
-        return {int(address.rpartition(":")[2]) for address in addresses}
-
 
 @dataclass
 class Changefeed:
