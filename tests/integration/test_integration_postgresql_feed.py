@@ -17,9 +17,8 @@ from changefeed.upstream.contract import Data, FeedEvent, Resolved, SchemaNews, 
 from changefeed.upstream.postgresql.feed import SlotFeed
 from changefeed.upstream.postgresql.lease import SlotLease
 from changefeed.upstream.postgresql.news import read_content
-from changefeed.upstream.postgresql.server import PostgresqlServer
 from conftest import wait_for
-from integration_postgresql import PROGRAMS, Postgresql, running
+from integration_postgresql import PROGRAMS, Postgresql, reached, running
 
 USER, PASSWORD = "keeper", "p@ss/word"
 ACCOUNTS, BALANCE = 20, 100
@@ -44,10 +43,6 @@ def database(request: pytest.FixtureRequest) -> Iterator[Postgresql]:
 def newest() -> Iterator[Postgresql]:
     with running(USER, PASSWORD, of="newest") as server:
         yield server
-
-
-def reached(database: Postgresql) -> PostgresqlServer:
-    return PostgresqlServer("127.0.0.1", database.port, "postgres", USER, PASSWORD)
 
 
 def lease_of(database: Postgresql) -> SlotLease:

@@ -24,7 +24,7 @@ from changefeed.upstream.postgresql.replication import Replication
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 from changefeed_devcluster.certificates import Certificates
 from conftest import wait_for
-from integration_postgresql import Postgresql, running
+from integration_postgresql import Postgresql, reached, running
 
 USER, PASSWORD = "keeper", "p@ss/word"
 
@@ -43,10 +43,6 @@ def slot(database: Postgresql, request: pytest.FixtureRequest) -> Iterator[str]:
     yield name
     wait_for(lambda: not _slot(database, name, "active"), "the reader's end")
     database.query(f"SELECT pg_drop_replication_slot('{name}')")
-
-
-def reached(server: Postgresql, **other: Any) -> PostgresqlServer:
-    return replace(PostgresqlServer("127.0.0.1", server.port, "postgres", USER, PASSWORD), **other)
 
 
 def _slot(database: Postgresql, slot: str, column: str) -> Any:

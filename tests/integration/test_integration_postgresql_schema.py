@@ -26,7 +26,7 @@ from changefeed.upstream.contract import (
     SchemaStep,
     SubscriptionFailed,
 )
-from changefeed.upstream.postgresql.catalog import PublishedTables, read_published
+from changefeed.upstream.postgresql.catalog import PublishedTables
 from changefeed.upstream.postgresql.definitions import read_schema, schema_of
 from changefeed.upstream.postgresql.evolution import next_change, truncation
 from changefeed.upstream.postgresql.feed import SlotFeed
@@ -36,11 +36,10 @@ from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStre
 from changefeed.upstream.postgresql.relation_columns import MADE
 from changefeed.upstream.postgresql.relation_feed import RelationFeed
 from changefeed.upstream.postgresql.replication import Replication
-from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 from changefeed.upstream.postgresql.values.decoder import PgoutputRows
 from conftest import wait_for
 from integration_mariadb import MariaDb
-from integration_postgresql import PROGRAMS, Postgresql, running
+from integration_postgresql import PROGRAMS, Postgresql, published, reached, running
 
 USER, PASSWORD = "keeper", "p@ss/word"
 ORDERS = "`public`.`orders`"
@@ -94,15 +93,6 @@ def database(request: pytest.FixtureRequest) -> Iterator[Postgresql]:
             "SELECT pg_create_logical_replication_slot('s', 'pgoutput')",
         )
         yield server
-
-
-def reached(database: Postgresql) -> PostgresqlServer:
-    return PostgresqlServer("127.0.0.1", database.port, "postgres", USER, PASSWORD)
-
-
-def published(database: Postgresql) -> PublishedTables:
-    with closing(PostgresqlSession(reached(database))) as session:
-        return read_published(session, "p")
 
 
 class Followed:

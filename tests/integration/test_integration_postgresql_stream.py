@@ -14,16 +14,15 @@ from changefeed.model.position import OP_DELETE
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.postgresql.anchors import EMIT, EMIT_HELD, Said, said
-from changefeed.upstream.postgresql.catalog import PublishedTables, read_published
 from changefeed.upstream.postgresql.chain import Chain
 from changefeed.upstream.postgresql.pgoutput.messages import Commit, LogicalMessage, Relation
 from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStream
 from changefeed.upstream.postgresql.relation_columns import fits
 from changefeed.upstream.postgresql.replication import Replication
-from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
+from changefeed.upstream.postgresql.server import PostgresqlSession
 from changefeed.upstream.postgresql.values.decoder import PgoutputRows
 from conftest import wait_for
-from integration_postgresql import PROGRAMS, Postgresql, running
+from integration_postgresql import PROGRAMS, Postgresql, published, reached, running
 
 USER, PASSWORD = "keeper", "p@ss/word"
 
@@ -32,15 +31,6 @@ USER, PASSWORD = "keeper", "p@ss/word"
 def database(request: pytest.FixtureRequest) -> Iterator[Postgresql]:
     with running(USER, PASSWORD, of=request.param) as server:
         yield server
-
-
-def reached(database: Postgresql) -> PostgresqlServer:
-    return PostgresqlServer("127.0.0.1", database.port, "postgres", USER, PASSWORD)
-
-
-def published(database: Postgresql) -> PublishedTables:
-    with closing(PostgresqlSession(reached(database))) as session:
-        return read_published(session, "p")
 
 
 def new_slot(database: Postgresql) -> None:

@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from typing import Any
 import pg8000.native
 import psutil
 import pytest
+from changefeed.upstream.postgresql.catalog import PublishedTables, read_published
+from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 from integration_debian import program
 from integration_mysql_programs import cached, unpack_of_maven
 
@@ -111,6 +113,17 @@ class Postgresql:
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
+
+
+def reached(database: Postgresql, /, **other: Any) -> PostgresqlServer:
+    """How the product reaches it; `other`: what is otherwise."""
+    return replace(PostgresqlServer("127.0.0.1", database.port, "postgres", database.user, database.password), **other)
+
+
+def published(database: Postgresql) -> PublishedTables:
+    """What publication p has now."""
+    with contextlib.closing(PostgresqlSession(reached(database))) as session:
+        return read_published(session, "p")
 
 
 @contextlib.contextmanager

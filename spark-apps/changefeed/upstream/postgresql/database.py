@@ -7,6 +7,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +36,8 @@ _RETRY_S = 1.0
 
 def cluster_id_of(server: PostgresqlServer) -> int:
     """Give the number of a database, the same on each server that has its WAL. Raises what PostgresqlSession does."""
-    session = PostgresqlSession(server)
-    try:
+    with closing(PostgresqlSession(server)) as session:
         ((system_id, oid),) = session.rows(_IDENTITY)
-    finally:
-        session.close()
     return int(hashlib.sha256(f"{system_id}/{oid}".encode()).hexdigest()[:15], 16) or 1
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import closing
 
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
@@ -41,8 +42,5 @@ def schema_of(now: PublishedTables, ts: int, known: Mapping[int, TableInfo]) -> 
 
 
 def _read(server: PostgresqlServer, publication: str) -> PublishedTables:
-    session = PostgresqlSession(server)
-    try:
+    with closing(PostgresqlSession(server)) as session:
         return read_published(session, publication)
-    finally:
-        session.close()

@@ -23,7 +23,8 @@ _NO_LOGIN, _NO_RIGHTS, _NO_DATABASE = "28", "42501", "3D000"
 #: By its class: lost connections, rolled back because of others, no more of something, an operator's doing, the disk.
 _AWAY = frozenset({"08", "40", "53", "57", "58"})
 
-_LOST = "Start a new changefeed, unless what is missing is written by now."
+#: What to do when a slot's history is gone.
+LOST = "Start a new changefeed, unless what is missing is written by now."
 
 
 def failure(where: str, code: str, text: str, slot: str = "") -> ChangefeedError:
@@ -52,7 +53,7 @@ def _meant(where: str, code: str, text: str, slot: str) -> ChangefeedError:
     if code == _IN_USE:
         return Transient(said, "Another process reads the slot, or did until just now; it is tried again.", 1.0)
     if code == _NO_FILE or (slot and code == _UNDEFINED):
-        return SnapshotLostByGC(said, _LOST)
+        return SnapshotLostByGC(said, LOST)
     if code.startswith(_NO_LOGIN) or code == _NO_DATABASE:
         return Refused(
             said, "Check the username, password and database, and what the server's pg_hba.conf lets in from here."

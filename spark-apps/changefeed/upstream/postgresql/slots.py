@@ -6,6 +6,7 @@ import time
 
 from changefeed.errors import SnapshotLostByGC, Transient
 from changefeed.upstream.contract import PATIENCE_S
+from changefeed.upstream.postgresql.failures import LOST
 from changefeed.upstream.postgresql.server import PostgresqlSession
 
 _STATE = "SELECT wal_status, confirmed_flush_lsn IS NOT NULL FROM pg_replication_slots WHERE slot_name = :slot"
@@ -20,8 +21,8 @@ WHERE s.slot_name = :slot AND s.active_pid IS NOT NULL
   AND coalesce(substring(a.application_name FROM '^changefeed ([0-9]{1,18})$')::bigint, 0) <= CAST(:born AS bigint)"""
 _NOW_US = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LATEST = (1 << 63) - 1
+#: The server ends a reader a moment after it is told to.
 _PAUSE_S = 0.1
-_LOST = "Start a new changefeed, unless what is missing is written by now."
 
 
 def born(session: PostgresqlSession) -> int:
@@ -39,10 +40,10 @@ def check_there(session: PostgresqlSession, slot: str) -> None:
     """Raises SnapshotLostByGC if the slot's history is gone, Transient if it has not begun."""
     rows = session.rows(_STATE, slot=slot)
     if not rows:
-        raise SnapshotLostByGC(f"{session.server}: there is no slot {slot}, and with it its history is gone.", _LOST)
+        raise SnapshotLostByGC(f"{session.server}: there is no slot {slot}, and with it its history is gone.", LOST)
     ((status, has_begun),) = rows
     if status == "lost":
-        raise SnapshotLostByGC(f"{session.server}: slot {slot} has lost its history: its WAL is removed.", _LOST)
+        raise SnapshotLostByGC(f"{session.server}: slot {slot} has lost its history: its WAL is removed.", LOST)
     if not has_begun:
         raise Transient(
             f"{session.server}: slot {slot} is being made, for which the server waits until transactions that were "
