@@ -267,6 +267,25 @@ async def test_5_several_tables_have_their_new_names_before_the_job_is_done(vers
     assert [table.full_name for table in run.schema.tables_at(upstream.ts)] == ["archive.one", "shop.two"]
 
 
+@pytest.mark.parametrize("version", [1, 2])
+async def test_5_two_tables_of_two_databases_have_each_other_s_names_before_the_job_is_done(version):
+    upstream = Upstream()
+    upstream.define(ID, database=ARCHIVE, name="u", id_=11)
+    upstream.step()
+    run = await Follower(upstream).begin(upstream.ts)
+    through, ids = [SHOP, SHOP, ARCHIVE], [10, 11, 10]
+    infos = [{"new_schema_id": schema, "table_id": id_} for schema, id_ in zip(through, ids, strict=True)]
+    args = {"rename_table_infos": infos} if version == 2 else [[SHOP, ARCHIVE, SHOP], through, [], ids, [], None]
+    more = {"raw_args": args, "version": version, "schema_id": ARCHIVE}
+    assert not await run.row(job(Action.RENAME_TABLES, **more), upstream.step())
+    upstream.forget()
+    upstream.forget(ARCHIVE, 11)
+    upstream.define(ID, a(), database=ARCHIVE, name="u")
+    upstream.define(ID, name="t", id_=11)
+    assert await run.row(job(Action.RENAME_TABLES, RUNNING, PUBLIC, **more), upstream.step())
+    assert [table.full_name for table in run.schema.tables_at(upstream.ts)] == ["archive.u", "shop.t"]
+
+
 async def test_5_a_table_comes_out_of_a_system_database_with_the_state_that_shows_it():
     upstream = Upstream()
     upstream.define(ID, database=SYSTEM, name="hidden", id_=11)

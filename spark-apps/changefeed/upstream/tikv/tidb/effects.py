@@ -13,7 +13,8 @@ other than before.
 4. *Several changes in one ALTER TABLE.* TiDB shows all that they lead to at P, then lets go of what is dropped. Rows
    between P and T have the columns that were added. P is also that of an ALTER that leaves the columns as they were,
    so that 8 comes to the same: its row says at both ts that its parts are shown.
-5. *RENAME TABLE, of one or of several.* The name is the new one at P, one transaction before T.
+5. *RENAME TABLE, of one or of several.* The name is the new one at P, one transaction before T. A table that one
+   statement gives several names, as where two change theirs, is found in the database of the last.
 6. *The job is done at T after it took effect at P.* Nothing happens. If the table has other columns then, the run
    stops: what was written since P would be wrong.
 7. *The job is rolled back.* TiDB does that before P only, so nothing has happened. After P the run stops.
@@ -99,9 +100,10 @@ class Effects:
 
 
 def _keys(job: Job) -> list[tuple[int, int]]:
-    """(database, table) under which the definitions are found then."""
+    """(database, table) under which the definitions are found then: of a table with several new names, the last's."""
     if job.type == Action.RENAME_TABLES:
-        return [(rename.schema_id, rename.table_id) for rename in job.renames]
+        databases = {rename.table_id: rename.schema_id for rename in job.renames}
+        return [(databases[rename.table_id], rename.table_id) for rename in job.renames]
     return [(job.schema_id, job.table_id)]
 
 
