@@ -13,6 +13,7 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.owner.closing.undriven import close
 from changefeed.owner.driver import Outcome, RunOptions
+from changefeed.schema.ddl.actions import Action
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
 from changefeed.upstream import choice
@@ -50,7 +51,8 @@ class World:
     def changefeed(self, **spec: Any) -> Changefeed:
         reader = {"secretRef": {"name": "reader"}}
         upstream = {"host": "127.0.0.1", "port": self.database.port, "database": "postgres", "credentials": reader}
-        made = resource("", 0, self.folder, upstream={"postgresql": upstream}, filter={"rules": ["bank.*"]}, **spec)
+        spec = {"upstream": {"postgresql": upstream}, "filter": {"rules": ["bank.*"]}} | spec
+        made = resource("", 0, self.folder, **spec)
         del made["spec"]["startTs"]
         return parse(json.dumps(made))
 
@@ -168,6 +170,42 @@ async def test_a_table_is_defined_as_it_was_described_last_though_it_is_altered_
     found = [dict(change.row) for change in changes(world.lake)]
     author = {"author": "\\N"} if altered else {}
     assert found == [{"id": "2", "body": "before"} | author, {"id": "3"} | author | {"title": "after"}]
+
+
+async def test_an_alter_while_no_driver_runs_of_a_table_that_was_never_written_to_is_told(world: World) -> None:
+    world.database.query(PUBLICATION)
+    run = world.run()
+    await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")
+    await run.killed()
+    await asyncio.to_thread(
+        world.database.query,
+        "ALTER TABLE bank.notes DROP COLUMN body, ADD COLUMN title text",
+        "INSERT INTO bank.notes (id, title) VALUES (3, 'after')",
+    )
+    assert (await world.to_the_end()).state == "finished"
+    assert [line[4:] for line in lines(world.lake)] == [["3", "after"]]
+    assert types(world.lake, "notes") == [0, Action.MULTI_SCHEMA_CHANGE]
+    assert columns(world.lake, "notes") == [["id", "body"], ["id", "title"]]
+
+
+async def test_a_table_that_another_filter_selects_begins_as_it_is_then_and_its_alters_are_told(world: World) -> None:
+    world.database.query(PUBLICATION)
+    for rule, column in (("bank.accounts", "early"), ("bank.*", "late")):
+        run = world.run(filter={"rules": [rule]})
+        await run.until(lambda run=run: run.driver is not None and run.view.progress, "the driver runs")
+        await run.killed()
+        await asyncio.to_thread(world.database.query, f"ALTER TABLE bank.notes ADD COLUMN {column} int")
+    await asyncio.to_thread(world.database.query, "INSERT INTO bank.notes VALUES (3, 'after')")
+    assert (await world.to_the_end()).state == "finished"
+    assert columns(world.lake, "notes") == [["id", "body", "early"], ["id", "body", "early", "late"]]
+
+
+def columns(lake: Path, table: str) -> list[list[str]]:
+    """What each version of a table has, in their order."""
+    found = [json.loads(path.read_text()) for path in (lake / "bank" / table / "meta").glob("schema_*.json")]
+    found.sort(key=lambda each: each["TableVersion"])
+    assert len({each["TableVersion"] for each in found}) == len(found), found
+    return [[column["ColumnName"] for column in each["TableColumns"]] for each in found]
 
 
 def types(lake: Path, table: str) -> list[int]:

@@ -103,11 +103,12 @@ def _facts(config: Mapping[str, Any], state: State) -> Iterator[tuple[str, str]]
 
 
 def _tables(state: State) -> tuple[TableStatus, ...]:
-    """Return those that have files, furthest behind first."""
+    """Return those that the log knows, furthest behind first."""
     reached = sorted((state.flushed_ts(dispatcher), dispatcher) for dispatcher in state.dispatchers)[:TABLES_MAX]
     return tuple(TableStatus(name=_name(state, each), dispatcher=each, written_ts=ts) for ts, each in reached)
 
 
 def _name(state: State, dispatcher: int) -> str:
-    stored = state.table_infos.get(state.dispatchers[dispatcher].table_info, {})
+    known = state.dispatchers[dispatcher]
+    stored = state.table_infos.get(known.table_info or known.definition, {})
     return f"{stored['schema_name']}.{stored['name']}" if stored else str(dispatcher)

@@ -56,6 +56,7 @@ from changefeed.log.records import (
     CommitRecord,
     CopyRecord,
     DdlRecord,
+    DefinitionsRecord,
     EpochRecord,
     ExpireRecord,
     PlanEntry,
@@ -129,6 +130,8 @@ def apply(state: State, record: Record) -> State:
             changes = _commit(state, record)
         case DdlRecord():
             changes = _ddl(state, record)
+        case DefinitionsRecord():
+            changes = _definitions(state, record)
         case CopyRecord():
             changes = _copy(state, record)
         case RewindRecord():
@@ -401,6 +404,26 @@ def _ddl(state: State, record: DdlRecord) -> dict[str, Any]:
         "dispatchers": dispatchers,
         "table_infos": infos,
     }
+
+
+def _definitions(state: State, record: DefinitionsRecord) -> dict[str, Any]:
+    """Nothing is planned by it, and no version begins: the next driver begins with these definitions."""
+    infos, defined, ts = {**state.table_infos, **record.definitions}, {}, state.checkpoint_ts
+    for dispatcher, definition in zip(record.dispatchers, record.table_infos, strict=True):
+        if definition not in infos:
+            _refuse(record, f"it names TableInfo {definition!r} of table {dispatcher}, which no record holds")
+        known = state.dispatchers.get(dispatcher) or DispatcherState(
+            dispatcher=dispatcher,
+            table_id=0,
+            flushed_ts=ts,
+            planned_ts=ts,
+            table_version=state.first_version(dispatcher),
+        )
+        if known.definition:
+            _refuse(record, f"table {dispatcher} is defined already")
+        defined[dispatcher] = known.model_copy(update={"definition": definition})
+    dispatchers = {**state.dispatchers, **defined}
+    return {"dispatchers": dispatchers, "table_infos": _named(infos, dispatchers, state.plans)}
 
 
 def _named(

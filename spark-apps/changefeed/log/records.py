@@ -143,6 +143,15 @@ class DdlRecord(_Record):
         return _without(value, "schema_files") if isinstance(value, dict) else value
 
 
+class DefinitionsRecord(_Record):
+    """How tables are defined that no plan and no DDL has told of: an upstream may not know it any more one day."""
+
+    kind: Literal["definitions"] = "definitions"
+    dispatchers: tuple[int, ...] = Field(min_length=1)
+    table_infos: tuple[str, ...]  # hash of the TableInfo of each of `dispatchers`
+    definitions: dict[str, dict[str, Any]]  # of these, by hash: those which no earlier record holds
+
+
 class CopiedTable(Frozen):
     """A physical table and its chunks: raw keys in hex, see model.table_copy."""
 
@@ -186,6 +195,7 @@ AnyRecord = (
     | PlanRecord
     | CommitRecord
     | DdlRecord
+    | DefinitionsRecord
     | CopyRecord
     | RewindRecord
     | ExpireRecord

@@ -34,7 +34,7 @@ class DispatcherState(Frozen):
     """How far one dispatcher's entries have got."""
 
     dispatcher: int  # span_id
-    table_id: int  # 0: joined by a DDL, nothing planned yet
+    table_id: int  # 0: joined by a DDL, or defined, and nothing planned yet
     flushed_ts: Ts  # every row <= it is in committed files; see State.flushed_ts for the one to resume at
     planned_ts: Ts  # every row <= it is in entries that are planned; what follows is the newest one's
     table_version: Ts = 0

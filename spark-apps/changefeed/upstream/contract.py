@@ -337,6 +337,11 @@ class Upstream(Protocol):
         """Tells the database from every other, and is not 0; the log is of one."""
         ...
 
+    @property
+    def has_old_definitions(self) -> bool:
+        """Whether `schema` has definitions as they were. If not, the log keeps those that a driver begins with."""
+        return True
+
     async def now(self) -> int:
         """A ts above that of every commit before the call, and below that of every transaction that begins after it."""
         ...

@@ -8,7 +8,15 @@ import owner_records as made
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, Superseded
 from changefeed.log.history import apply, check_claim, is_stale_attempt
-from changefeed.log.records import DdlRecord, FileCommitted, Record, RewindRecord, decode_record, encode_record
+from changefeed.log.records import (
+    DdlRecord,
+    DefinitionsRecord,
+    FileCommitted,
+    Record,
+    RewindRecord,
+    decode_record,
+    encode_record,
+)
 from changefeed.log.state import Generation, NewestEntry, State, restore, snapshot
 from changefeed.model.position import Position
 
@@ -119,6 +127,31 @@ def test_rule_9_a_definition_that_no_ddl_record_tells_of_is_noticed() -> None:
     assert not state.is_redefined(2, "another"), "nobody knows it"
     silent = DdlRecord(**made.owned(state), ts=150, job_id=3, query="", involved=(1,), dispatchers=(1,))
     assert not apply(state, silent).is_redefined(1, "another"), "as logs of before have it"
+
+
+def test_rule_9_a_table_is_defined_before_anything_is_planned_of_it() -> None:
+    state = committed(to=110, checkpoint_ts=105)
+    new = {"dispatchers": (7,), "table_infos": ("seven",), "definitions": {"seven": {"id": 7}}}
+    record = DefinitionsRecord(**made.owned(state), **new)
+    defined = apply(state, record)
+    assert defined.table_infos["seven"] == {"id": 7}
+    assert (defined.dispatchers[7].definition, defined.is_redefined(7, "another")) == ("seven", True)
+    before = [
+        (each.position(7), each.flushed_ts(7), each.table_version(7), each.output(7)) for each in (state, defined)
+    ]
+    assert before[0] == before[1], "it goes on where it would have"
+    assert defined.reached_ts() == state.reached_ts()
+    written = apply(
+        defined,
+        made.plan(defined, made.entry(defined, 120, dispatcher=7, table_info="seven", table_version=made.START_TS)),
+    )
+    assert written.dispatchers[7].table_id
+    refused(defined, record.model_copy(update={"n": defined.n + 1}), "table 7 is defined already")
+    refused(state, record.model_copy(update={"definitions": {}}), "'seven' of table 7, which no record holds")
+    old = state.dispatchers[1].model_copy(update={"definition": ""})
+    unknown = state.model_copy(update={"dispatchers": {1: old}})
+    mended = apply(unknown, record.model_copy(update={"dispatchers": (1,)}))
+    assert mended.dispatchers[1] == old.model_copy(update={"definition": "seven"})
 
 
 def test_rule_15_after_a_ddl_the_newest_output_is_still_known() -> None:

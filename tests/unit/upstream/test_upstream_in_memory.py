@@ -93,6 +93,26 @@ async def test_a_start_tells_the_upstream_which_definitions_the_log_has(upstream
     assert [column.name for column in (await run_to(written))[ORDERS].columns] == ["id", "name", "note"]
 
 
+async def test_a_table_without_rows_begins_as_it_did_before_though_it_was_altered_while_no_driver_ran(
+    upstream: InMemory, tmp_path: Path
+) -> None:
+    start_ts = await upstream.now()
+
+    async def run_to(ts: int) -> None:
+        run = Run(parse(json.dumps(resource("memory:1", start_ts, tmp_path))), InProcessExecution()).start()
+        await run.until(lambda: run.driver is not None and run.driver.owner.state.checkpoint_ts >= ts, "it is read")
+        await run.drained()
+
+    await run_to(await upstream.now())
+    added = SchemaChange(id=2, type=Action.ADD_COLUMN, schema_id=1, table_id=ORDERS, table_info=orders("note"))
+    altered = upstream.change(added)
+    await run_to(upstream.commit(ORDERS, a={"id": 1, "name": "first", "note": "new"}))
+    found = [json.loads(path.read_text()) for path in (tmp_path / "lake" / "shop" / "orders").rglob("schema_*.json")]
+    told = {each["TableVersion"]: [column["ColumnName"] for column in each["TableColumns"]] for each in found}
+    assert told == {start_ts: ["id", "name"], altered: ["id", "name", "note"]}
+    assert len(found) == len(told)
+
+
 async def test_a_change_that_can_not_be_followed_ends_the_run(upstream: InMemory, tmp_path: Path) -> None:
     run = Run(parse(json.dumps(resource("memory:1", await upstream.now(), tmp_path))), InProcessExecution()).start()
     await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")

@@ -176,10 +176,12 @@ class InMemory(contract.Upstream, contract.Access):
     """The database "shop". It is its own `Access`, as all tasks are in this process."""
 
     cluster_id, address = 7, "memory"
+    has_old_definitions = True
 
     def __init__(self, *, is_among_rows: bool = False) -> None:
-        """`is_among_rows`: changes of schema are, and feeds of rows tell of them."""
+        """`is_among_rows`: changes of schema are, and feeds of rows tell of them. Then only the newest are kept."""
         self.is_among_rows = is_among_rows
+        self.has_old_definitions = not is_among_rows
         self.known: list[Mapping[int, TableInfo]] = []  # at each start
         self.changes: list[tuple[int, SchemaChange]] = []
         self._rows: list[dict[str, Any]] = []
@@ -230,9 +232,12 @@ class InMemory(contract.Upstream, contract.Access):
     async def schema(self, ts: int, known: Mapping[int, TableInfo] | None = None) -> SchemaHistory:
         self.known.append(known or {})
         made = SchemaHistory(0, [DATABASE], [])
-        for at, change in [each for each in self.changes if each[0] <= ts]:
+        for at, change in [each for each in self.changes if each[0] <= ts or not self.has_old_definitions]:
             made.apply(change, at)
-        return SchemaHistory(ts, [DATABASE], made.tables_at(ts))
+        if self.has_old_definitions:
+            return SchemaHistory(ts, [DATABASE], made.tables_at(ts))
+        now = made.tables_at(self._last_ts)
+        return SchemaHistory(ts, [DATABASE], [(known or {}).get(table.id, table) for table in now])
 
     def check_can_copy(self) -> None:
         raise InvalidSpec("spec.initialCopy", "not possible from memory", "Leave it out.")

@@ -35,7 +35,13 @@ from changefeed.owner.preparation.checks import (
 )
 from changefeed.owner.preparation.copying import check_can_copy, check_copies_are_selected, copy_record, tables_to_copy
 from changefeed.owner.preparation.prepared import Prepared
-from changefeed.owner.preparation.records import epoch_record, left_out_record, rewind_record, start_record
+from changefeed.owner.preparation.records import (
+    definitions_record,
+    epoch_record,
+    left_out_record,
+    rewind_record,
+    start_record,
+)
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.schema.time_zones import check_time_zone
@@ -150,6 +156,8 @@ async def prepare(
         await check_can_copy(changefeed, to_copy, tables, state, schema_ts, upstream)
         await asyncio.to_thread(log.append, await copy_record(state, to_copy, upstream))
         state = log.state
+    if not upstream.has_old_definitions and not state.finished:
+        state = await _define(log, tables)
     if alive:
         await asyncio.to_thread(alive.refresh, state.epoch.number, await upstream.now_ms())
     run_folder = RunFolder(state_store.location, state.epoch.number, nonce)
@@ -221,6 +229,13 @@ async def _leave_out(log: Log, sink: SinkClaim, selected: Set[int]) -> State:
     """Nothing is planned of what is not selected, where that may be."""
     if sink.may_leave_out and (left_out := unselected(log.state, selected)):
         await asyncio.to_thread(log.append, left_out_record(log.state, left_out))
+    return log.state
+
+
+async def _define(log: Log, tables: Mapping[int, TableInfo]) -> State:
+    """The next driver begins with these, however they are altered until then."""
+    if (record := definitions_record(log.state, tables)) is not None:
+        await asyncio.to_thread(log.append, record)
     return log.state
 
 

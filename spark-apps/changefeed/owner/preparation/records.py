@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from changefeed.log.records import CommitRecord, EpochRecord, FileCommitted, PlanEntry, RewindRecord, StartRecord
+from changefeed.log.records import (
+    CommitRecord,
+    DefinitionsRecord,
+    EpochRecord,
+    FileCommitted,
+    PlanEntry,
+    RewindRecord,
+    StartRecord,
+)
 from changefeed.log.state import State
+from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed, RestartSpec
 from changefeed.spec.parse import effective
 
@@ -54,6 +63,23 @@ def left_out_record(state: State, entries: Iterable[tuple[int, PlanEntry]]) -> C
         nonce=state.epoch.nonce,
         checkpoint_ts=state.checkpoint_ts,
         files=tuple(files),
+    )
+
+
+def definitions_record(state: State, tables: Mapping[int, TableInfo]) -> DefinitionsRecord | None:
+    """By which those of `tables` whose definition the log does not have are defined; None: it has all of them."""
+    known = {each.dispatcher for each in state.dispatchers.values() if each.definition}
+    new = {dispatcher: table for dispatcher, table in sorted(tables.items()) if dispatcher not in known}
+    if not new:
+        return None
+    infos = {table.hash: table for table in new.values() if table.hash not in state.table_infos}
+    return DefinitionsRecord(
+        n=state.n + 1,
+        epoch=state.epoch.number,
+        nonce=state.epoch.nonce,
+        dispatchers=tuple(new),
+        table_infos=tuple(table.hash for table in new.values()),
+        definitions={name: infos[name].to_json() for name in sorted(infos)},
     )
 
 

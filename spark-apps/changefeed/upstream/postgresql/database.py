@@ -44,6 +44,8 @@ def cluster_id_of(server: PostgresqlServer) -> int:
 class PostgresqlDatabase:
     """Implements Upstream. What it asks goes over one connection; feeds and leases have their own."""
 
+    has_old_definitions = False
+
     def __init__(self, server: PostgresqlServer, slot: str, publication: str, cluster_id: int) -> None:
         self._server, self._slot, self._publication, self._cluster_id = server, slot, publication, cluster_id
         self._session: PostgresqlSession | None = None

@@ -32,6 +32,8 @@ class TikvCluster:
 
     pd: PdClient
 
+    has_old_definitions = True
+
     @property
     def cluster_id(self) -> int:
         return self.pd.cluster_id
