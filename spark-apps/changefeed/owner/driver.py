@@ -164,7 +164,7 @@ class Driver:
         self._deadline: asyncio.TimerHandle | None = None  # of the drain
         self._ending = threading.Event()  # nobody waits for a store any more
         self.registry = Registry(prepared.changefeed.metadata.namespace, prepared.changefeed.metadata.name)
-        self.meter = Meter(self.owner, self.registry, spec.upstream.server)
+        self.meter = Meter(self.owner, self.registry, spec.upstream.server, spec.upstream.source)
         prepared.log.patience = patience_of("log", self.meter, self._ending)
         patience = patience_of("publication", self.meter, self._ending)
         self.publication = Publication(prepared, patience, self._pace)
@@ -277,7 +277,7 @@ class Driver:
         if not isinstance(error, SnapshotLostByGC):
             return error
         checkpoint_ts = self.owner.state.checkpoint_ts
-        await answered(lambda: self.prepared.history.hold(checkpoint_ts), self.meter.pd_failed)
+        await answered(lambda: self.prepared.history.hold(checkpoint_ts), self.meter)
         return Unavailable(
             error.message,
             f"Nothing is lost: everything up to {checkpoint_ts} is written, and the next start resumes from there.",
@@ -375,7 +375,7 @@ class Driver:
             if (large := spans.too_large(time.monotonic())) is not None:
                 span_id, parts = large
                 keys = spans.sampled_keys(span_id)
-                bounds = await answered(partial(upstream.bounds, span_id, MOST_BORDERS), self.meter.pd_failed)
+                bounds = await answered(partial(upstream.bounds, span_id, MOST_BORDERS), self.meter)
                 self.owner.split(time.monotonic(), span_id, borders(bounds, keys, parts))
 
     async def _watch_execution(self) -> None:
@@ -394,7 +394,7 @@ class Driver:
                     await self._settings_changed.wait()
             self._settings_changed.clear()
             history.ttl_seconds = int(self._settings.spec.upstream.safepoint_ttl)
-            await answered(lambda: history.hold(self.owner.state.checkpoint_ts), self.meter.pd_failed)
+            await answered(lambda: history.hold(self.owner.state.checkpoint_ts), self.meter)
 
     async def _keep_alive(self) -> None:
         while True:
@@ -412,7 +412,7 @@ class Driver:
     async def _pd_ms(self) -> int:
         if self.meter.pd_age(time.monotonic()) < self._pace.pd_s:
             return self.meter.pd_ms
-        pd_ms = await answered(self.prepared.upstream.now_ms, self.meter.pd_failed)
+        pd_ms = await answered(self.prepared.upstream.now_ms, self.meter)
         self.meter.pd_answered(time.monotonic(), pd_ms)
         return pd_ms
 

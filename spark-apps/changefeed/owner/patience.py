@@ -30,18 +30,18 @@ def patience_of(who: str, meter: Meter, ending: threading.Event) -> Patience:
     )
 
 
-async def answered(ask: Callable[[], Awaitable[T]], failed: Callable[[str], None], for_s: float = RUN_S) -> T:
-    """Ask PD again while it is away, and tell `failed` why. Raises Unavailable when that lasts longer than `for_s`."""
+async def answered(ask: Callable[[], Awaitable[T]], meter: Meter, for_s: float = RUN_S) -> T:
+    """Ask the upstream again while it is away, and tell `meter` why. Raises Unavailable when that lasts `for_s`."""
     until = time.monotonic() + for_s
     while True:
         try:
             return await ask()
         except Transient as error:
-            failed(error.message)
+            meter.pd_failed(error.message)
             if time.monotonic() >= until:
                 raise Unavailable(
                     f"The upstream has not answered for {for_s:g} s. {error.message}",
-                    "Check PD and the network to it; the next start resumes from the checkpoint.",
+                    f"{meter.next_step}; the next start resumes from the checkpoint.",
                 ) from error
             await asyncio.sleep(error.retry_after)
 

@@ -53,7 +53,7 @@ class Metadata(Section):
 
 class Integrity(Section):
     level: Annotated[str, one_of("None", "Correctness")] = "None"
-    """Correctness: verify the checksum that TiDB stores with each row."""
+    """Correctness: verify the checksum that TiDB stores with each row. Not possible with PostgreSQL."""
     on_corruption: Annotated[str, one_of("Warn", "Error")] = "Warn"
     """What to do about a row whose checksum does not match: log a warning, or stop the changefeed."""
 
@@ -200,6 +200,7 @@ class Spark(Section):
 _NO_START = "none with upstream.postgresql: its history begins with the slot, which the first start makes"
 _NO_COPY = "false with upstream.postgresql: the rows of before are not copied"
 _ONE_PULLER = "pullers.count 1 with upstream.postgresql: a slot has one reader"
+_NO_CHECKSUMS = "integrity.level None with upstream.postgresql: its rows carry no checksums"
 
 
 def _spec_rules() -> Iterator[JsonDict]:
@@ -226,6 +227,7 @@ def _spec_rules() -> Iterator[JsonDict]:
         ("has(self.startTs)", _NO_START),
         ("has(self.initialCopy) && self.initialCopy", _NO_COPY),
         (f"{counted} && self.spark.pullers.count != 1", _ONE_PULLER),
+        (f"{cel_at('self', 'integrity.level')} == 'Correctness'", _NO_CHECKSUMS),
     ):
         yield rule(f"!has(self.upstream.postgresql) || !({refused})", allowed)
 
@@ -292,6 +294,13 @@ class Spec(Section):
         if initial_copy and _is_read_by_slot(info):
             raise wrong(_NO_COPY)
         return initial_copy
+
+    @field_validator("integrity")
+    @classmethod
+    def _where_rows_carry_checksums(cls, integrity: Integrity, info: ValidationInfo) -> Integrity:
+        if integrity.level == "Correctness" and _is_read_by_slot(info):
+            raise wrong(_NO_CHECKSUMS)
+        return integrity
 
     @field_validator("spark")
     @classmethod

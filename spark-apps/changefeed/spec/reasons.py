@@ -182,9 +182,10 @@ class Reason(StrEnum):
     )
     UPSTREAM_UNAVAILABLE = (
         "UpstreamUnavailable",
-        Shown("PD or TiKV does not respond, or a store sends no changes or not all.", "Warning"),
+        Shown("PD, TiKV or PostgreSQL does not respond, or a store sends no changes or not all.", "Warning"),
         Sent(
-            "PD or TiKV does not respond, or a store sends no changes or not all; the driver keeps retrying.",
+            "PD, TiKV or PostgreSQL does not respond, or a store sends no changes or not all; the driver keeps "
+            "retrying.",
             "Follow the message; check the upstream, and network policies on the way to it.",
         ),
     )

@@ -122,9 +122,9 @@ class HistoryHold(Section):
     """The changefeed's hold on the upstream's history: what is after `ts` can be read at least until `until`."""
 
     ts: _Ts | None = None
-    """GC spares every change after this ts."""
+    """The upstream keeps every change after this ts."""
     until: _Time | None = None
-    """When the hold expires unless it is renewed, by PD's clock."""
+    """When the hold expires unless it is renewed, by the upstream's clock."""
     last_error: HoldError | None = None
     """Why it could not be renewed. Unset once a renewal succeeds."""
 
@@ -143,7 +143,7 @@ class ChangefeedStatus(Section):
     sink: Annotated[str, _shape(maxLength=16)] | None = None
     """The kind of sink."""
     cluster_id: _Ts | None = None
-    """The upstream's cluster id, as PD gives it."""
+    """The upstream's cluster id, as PD gives it; of PostgreSQL, the number of its database."""
     start_ts: _Ts | None = None
     """The ts that the changefeed started from."""
     sink_uri: Annotated[str, _shape(maxLength=2048)] | None = None

@@ -136,6 +136,13 @@ class UpstreamSpec(TikvSpec):
         return "PD" if self.postgresql is None else "PostgreSQL"
 
     @property
+    def source(self) -> str:
+        """Say what to look at when no changes come."""
+        return (
+            "the TiKV stores and the network to them" if self.postgresql is None else "PostgreSQL and the network to it"
+        )
+
+    @property
     def stays(self) -> dict[str, str | None]:
         """Return by field what must be as it was when the changefeed was created, beside the cluster's id."""
         if self.postgresql is None:

@@ -306,4 +306,4 @@ def test_a_store_of_the_upstream_that_refuses_is_in_every_view_until_it_sends_ag
     assert meter.snapshot(0.0).tikv is None
     assert meter.word == "Normal"
     assert meter.last_error.over
-    assert [record.getMessage() for record in caplog.records] == [refused.message, "The stores send change data again."]
+    assert [record.getMessage() for record in caplog.records] == [refused.message, "Change data is sent again."]

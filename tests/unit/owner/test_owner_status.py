@@ -188,3 +188,14 @@ def test_the_condition_names_the_server_that_is_asked(server: str, reason: str) 
     assert said == reason
     assert message.startswith(f"{server} has not answered since ")
     assert message.endswith(f"It does not answer. Check {server} and the network to it.")
+    late = Status("0.1.0").last(0.0, replace(away, server=server, at_ms=well.at_ms + 600_000))["conditions"]
+    assert any(f"{server} has not answered since" in each["message"] for each in late if each["type"] == "WithinLag")
+
+
+def test_what_sends_nothing_is_named_as_it_is() -> None:
+    status, seen = Status("0.1.0"), replace(START, at_ms=1_000, complete=True, source="PostgreSQL and all")
+    status.last(0.0, seen)
+    said = status.last(0.0, replace(seen, at_ms=seen.at_ms + 61_000))["conditions"]
+    (found,) = [each for each in said if each["type"] == "UpstreamAvailable"]
+    assert found["reason"] == "ResolvedTsStuck"
+    assert found["message"].endswith("Check PostgreSQL and all.")

@@ -42,11 +42,13 @@ _STAGES = (
 class Meter:
     """Counts into `registry`, reads progress out of it. `pd_ms` is PD's clock as last seen; 0: not yet."""
 
-    def __init__(self, owner: Owner, registry: Registry, server: str = "PD") -> None:
-        """`server`: as UpstreamSpec.server."""
+    def __init__(
+        self, owner: Owner, registry: Registry, server: str = RunSnapshot.server, source: str = RunSnapshot.source
+    ) -> None:
+        """`server`, `source`: as those of UpstreamSpec."""
         self._owner = owner
         self._registry = registry
-        self._server = server
+        self._server, self._source = server, source
         self._samples: deque[tuple[float, list[tuple[float, float]]]] = deque()
         self._moves = self._splits = 0  # counted
         self._overflowed: set[int] = set()  # pullers whose segments are said to be read from the archive
@@ -70,6 +72,11 @@ class Meter:
     def pd_age(self, now: float) -> float:
         """Seconds since PD has answered."""
         return now - self._pd_at if self.pd_ms else math.inf
+
+    @property
+    def next_step(self) -> str:
+        """Say what to do about a server that does not answer."""
+        return f"Check {self._server} and the network to it"
 
     def pd_failed(self, message: str) -> None:
         self._troubles.upstream_failed(self.pd_ms, message)
@@ -133,7 +140,7 @@ class Meter:
         if now and (before is None or before.message != now.message):
             _LOG.warning("%s", now.message)
         if before and now is None:
-            _LOG.warning("The stores send change data again.")
+            _LOG.warning("Change data is sent again.")
 
     def written(self, now: float, key: EntryKey) -> None:
         """The sink has an entry's rows. `now`: monotonic seconds."""
@@ -195,6 +202,7 @@ class Meter:
             held=len(spans.held),
             sink=troubles.sink,
             server=self._server,
+            source=self._source,
             upstream=troubles.upstream,
             tikv=troubles.tikv,
             last_error=self.last_error,

@@ -39,6 +39,7 @@ class RunSnapshot:
     held: int = 0  # spans that are held back because there is no room
     sink: Trouble | None = None
     server: str = "PD"  # UpstreamSpec.server
+    source: str = "the TiKV stores and the network to them"  # UpstreamSpec.source
     upstream: Trouble | None = None
     tikv: Trouble | None = None
     last_error: DriverError | None = None

@@ -117,9 +117,7 @@ class Status:
             why = (
                 f"Nothing has arrived since {_time(self._resolved[1])}; the resolved-ts is stuck at {seen.resolved_ts}."
             )
-            return Condition(
-                "UpstreamAvailable", "False", "ResolvedTsStuck", f"{why} Check the TiKV stores and the network to them."
-            )
+            return Condition("UpstreamAvailable", "False", "ResolvedTsStuck", f"{why} Check {seen.source}.")
         return Condition(
             "UpstreamAvailable", "True", "Available", f"{seen.server} answers and the pullers receive changes."
         )
@@ -137,7 +135,7 @@ class Status:
         if seen.sink is not None:
             return "SinkUnavailable", f"Nothing has been written since {_time(seen.sink.since_ms)}."
         if seen.upstream is not None:
-            return "UpstreamUnavailable", f"PD has not answered since {_time(seen.upstream.since_ms)}."
+            return "UpstreamUnavailable", f"{seen.server} has not answered since {_time(seen.upstream.since_ms)}."
         if seen.tikv is not None:
             return "UpstreamUnavailable", f"A store has held up change data since {_time(seen.tikv.since_ms)}."
         if not seen.complete:
