@@ -12,7 +12,6 @@ from changefeed.errors import (
     Refused,
     SnapshotLostByGC,
     Transient,
-    Unavailable,
 )
 
 #: Reasons of the condition UpstreamAvailable.
@@ -23,6 +22,7 @@ _NO_LOGIN, _NO_RIGHTS, _NO_DATABASE = "28", "42501", "3D000"
 #: By its class: lost connections, rolled back because of others, no more of something, an operator's doing, the disk.
 _AWAY = frozenset({"08", "40", "53", "57", "58"})
 
+_TRIED_AGAIN = "Check the server and the network to it; it is tried again."
 #: What to do when a slot's history is gone.
 LOST = "Start a new changefeed, unless what is missing is written by now."
 
@@ -36,7 +36,7 @@ def failure(where: str, code: str, text: str, slot: str = "") -> ChangefeedError
 
 def lost(where: str, why: str) -> Transient:
     """The connection is."""
-    error = Transient(f"{where}: {why}.", "Check the server and the network to it; it is tried again.", 1.0)
+    error = Transient(f"{where}: {why}.", _TRIED_AGAIN, 1.0)
     error.answered = False
     return error
 
@@ -61,5 +61,5 @@ def _meant(where: str, code: str, text: str, slot: str) -> ChangefeedError:
     if code == _NO_RIGHTS:
         return Refused(said, "Grant the changefeed's user what it lacks.")
     if code[:2] in _AWAY:
-        return Unavailable(said, "Check the server and the network to it.")
+        return Transient(said, _TRIED_AGAIN, 1.0)
     return NeedsHuman(said, "Mend on the server what the error names, then start again.")

@@ -1,0 +1,54 @@
+"""What becomes of a hold that is renewed while the server restarts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+from changefeed.errors import Refused
+from changefeed.owner.patience import answered
+from changefeed.upstream.postgresql.lease import SlotLease
+from changefeed.upstream.postgresql.server import PostgresqlServer
+
+
+def error(code: str, text: str) -> bytes:
+    """ErrorResponse of PostgreSQL's protocol."""
+    fields = b"".join(kind + value.encode() + b"\0" for kind, value in ((b"S", "FATAL"), (b"C", code), (b"M", text)))
+    return b"E" + (len(fields) + 5).to_bytes(4) + fields + b"\0"
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[int]:
+    """A server that gives one to each who logs in, and ends that connection; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for answer in answers:
+                with listener.accept()[0] as client:
+                    client.recv(65536)
+                    client.sendall(answer)
+
+        thread = Thread(target=serve)
+        thread.start()
+        yield int(listener.getsockname()[1])
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        ("57P03", "the database system is starting up"),
+        ("57P01", "terminating connection due to administrator command"),
+        ("53300", "sorry, too many clients already"),
+    ],
+)
+async def test_a_server_that_restarts_or_is_full_is_asked_again(busy: tuple[str, str]) -> None:
+    said: list[str] = []
+    with answering(error(*busy), error("28P01", "password authentication failed")) as port:
+        lease = SlotLease(PostgresqlServer("127.0.0.1", port, "shop", "reader", "hunter2"), "s", "n")
+        with pytest.raises(Refused, match="password authentication failed"):
+            await answered(lambda: lease.hold(7), said.append)
+    assert said == [f"postgresql://127.0.0.1:{port}/shop: {busy[1]} ({busy[0]})."]
