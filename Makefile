@@ -148,6 +148,7 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	$(PY) bench/page.py
 	$(PY) bench/ddl_lag.py --out bench/results/ddl_lag.json
 	$(PY) bench/large_transaction.py --out bench/results/large_transaction.json
+	$(PY) bench/postgresql_transaction.py --out bench/results/postgresql_transaction.json
 	$(PY) bench/open_transaction.py --out bench/results/open_transaction.json
 	$(PY) bench/watermark_scale.py
 	$(PY) bench/initial_copy.py --out bench/results/initial_copy.json

@@ -179,7 +179,7 @@ class Owner:
         command = await self._commands.get()
         if command is None:
             raise StopAsyncIteration
-        self.idle_rss = self.idle_rss or _memory()["VmRSS"]
+        self.idle_rss = self.idle_rss or memory()["VmRSS"]
         return command
 
     async def write(self, report: owner_pb2.Report) -> None:
@@ -191,7 +191,7 @@ class Owner:
             self._commands.put_nowait(None)
 
 
-def _memory() -> dict[str, int]:
+def memory() -> dict[str, int]:
     """MiB."""
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
     return {line[0][:-1]: int(line[1]) >> 10 for line in lines if line[0].startswith(("VmHWM", "VmRSS", "RssAnon"))}
@@ -211,7 +211,7 @@ def pull(regions: list[Region], address: str, folder: Path, answers: Any) -> Non
         watch.cancel()
         cpu_s = round(time.process_time(), 1)
         answers.send({"rows": owner.rows, "segments": owner.segments, "idle_rss_mib": owner.idle_rss, "cpu_s": cpu_s})
-        answers.send({"peak_rss_mib": _memory()["VmHWM"], **peaks})
+        answers.send({"peak_rss_mib": memory()["VmHWM"], **peaks})
 
     asyncio.run(run())
 
@@ -222,7 +222,7 @@ async def _watch(task: PullerTask, peaks: dict[str, int]) -> None:
         phase = (
             "committing" if task._pipeline.metrics.inflight_bytes or task._pipeline._spans[1].acked_seq else "before"
         )
-        for name, size in _memory().items():
+        for name, size in memory().items():
             if name != "VmHWM":
                 peaks[f"{phase}_{name}"] = max(peaks.get(f"{phase}_{name}", 0), size)
         await asyncio.sleep(0.05)

@@ -13,7 +13,7 @@ from changefeed.errors import AlreadyExists
 from changefeed.eventstore.files import EVENTS, Fill, SegmentFiles
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore import Location
-from changefeed.upstream.tikv.matching.scratch import Block
+from changefeed.upstream.scratch import Block
 
 URI = "memory://state"
 

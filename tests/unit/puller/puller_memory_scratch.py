@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from changefeed.upstream.tikv.matching.scratch import Block
+from changefeed.upstream.scratch import Block
 
 
 class MemoryFile:

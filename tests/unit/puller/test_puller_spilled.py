@@ -12,11 +12,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from changefeed.errors import Unavailable
+from changefeed.upstream.scratch import LocalFile
 from changefeed.upstream.tikv.matching import matcher as matcher_module
 from changefeed.upstream.tikv.matching import slot_index, spilled
 from changefeed.upstream.tikv.matching.matcher import Matched, Matcher
 from changefeed.upstream.tikv.matching.rows import ROWS
-from changefeed.upstream.tikv.matching.scratch import LocalFile
 from changefeed.upstream.tikv.matching.slot_index import SlotIndex
 from puller_memory_scratch import MemoryFile
 

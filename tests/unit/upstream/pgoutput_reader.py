@@ -13,6 +13,7 @@ from typing import Any
 
 from changefeed.upstream.postgresql.pgoutput.messages import Commit
 from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStream
+from changefeed.upstream.scratch import Scratch
 
 
 class _Unchanged:
@@ -42,10 +43,10 @@ class Table:
 
 @dataclass
 class Transaction:
-    """`steps`: of one row each, (subtransaction, table, kind of old row, old row, new row), or a Truncate's OIDs."""
+    """`steps`: of one row each, (table, kind of old row, old row, new row), or a Truncate's OIDs."""
 
     xid: int
-    steps: list[tuple[int, Any]] = field(default_factory=list)
+    steps: list[Any] = field(default_factory=list)
     lsn: int = 0
 
 
@@ -122,52 +123,25 @@ class _Reader:
     def __init__(self) -> None:
         self.commits: list[Transaction] = []
         self._tables: dict[int, Table] = {}
-        self._streamed: dict[int, tuple[Transaction, dict[int, Table]]] = {}
-        self._block: int | None = None
-        self._plain = Transaction(0)
+        self._open = Transaction(0)
 
     def message(self, message: bytes) -> None:
         cursor = _Cursor(message)
         kind = cursor.take("c").decode()
-        sub = cursor.take("I") if self._block is not None and kind in "RYTMIUD" else 0
-        transaction, tables = (self._plain, self._tables) if self._block is None else self._streamed[self._block]
         if kind == "R":
             table = _table(cursor)
-            tables[table.oid] = table
+            self._tables[table.oid] = table
         elif kind in "IUD":
-            transaction.steps.append((sub, _step(kind, tables[cursor.take("I")], cursor)))
+            self._open.steps.append(_step(kind, self._tables[cursor.take("I")], cursor))
             assert cursor.at == len(message)
         elif kind == "T":
             count, _ = cursor.take("IB")
-            transaction.steps.append((sub, [cursor.take("I") for _ in range(count)]))
-        else:
-            self._bound(kind, cursor)
-
-    def _bound(self, kind: str, cursor: _Cursor) -> None:
-        """Where transactions and blocks begin and end."""
-        if kind == "B":
-            self._plain = Transaction(cursor.take("QqI")[2])
-        elif kind == "S":
-            self._block = cursor.take("IB")[0]
-            self._streamed.setdefault(self._block, (Transaction(self._block), {}))
-        elif kind == "E":
-            self._block = None
-        elif kind == "A":
-            xid, aborted = cursor.take("II")
-            transaction, tables = self._streamed.pop(xid)
-            if xid != aborted:
-                transaction.steps = [(of, each) for of, each in transaction.steps if of != aborted]
-                self._streamed[xid] = transaction, tables
-        elif kind == "c":
-            transaction, described = self._streamed.pop(cursor.take("I"))
-            self._tables |= described
-            self._end(transaction, cursor)
+            self._open.steps.append([cursor.take("I") for _ in range(count)])
+        elif kind == "B":
+            self._open = Transaction(cursor.take("QqI")[2])
         elif kind == "C":
-            self._end(self._plain, cursor)
-
-    def _end(self, transaction: Transaction, cursor: _Cursor) -> None:
-        transaction.lsn = cursor.take("BQQq")[1]
-        self.commits.append(transaction)
+            self._open.lsn = cursor.take("BQQq")[1]
+            self.commits.append(self._open)
 
 
 def _table(cursor: _Cursor) -> Table:
@@ -229,7 +203,7 @@ def _filled(row: Row, by: Row | None) -> Row:
 def net(transaction: Transaction, primary_key: PrimaryKey = lambda table: ()) -> Nets:
     """What a transaction makes of each row, step by step."""
     states: dict[Any, _State] = {}
-    for _, step in transaction.steps:
+    for step in transaction.steps:
         if isinstance(step, list):
             states = {key: state for key, state in states.items() if state.now_table.oid not in step}
         else:
@@ -280,9 +254,14 @@ def _set(states: dict[Any, _State], key: Any, old: Row | None, new: Row | None, 
         states[key] = _State(old, table, new, table)
 
 
-def read(stream: bytes, cuts: list[int], primary_key: PrimaryKey = lambda table: ()) -> list[tuple[int, Nets]]:
+def read(
+    stream: bytes,
+    cuts: list[int],
+    primary_key: PrimaryKey = lambda table: (),
+    scratch: Scratch | None = None,
+) -> list[tuple[int, Nets]]:
     """The same by the product, that gets the stream in pieces: LSN and changes of each commit."""
-    machine = TransactionStream(primary_key)
+    machine = TransactionStream(primary_key, scratch)
     found: list[tuple[int, Nets]] = []
     bounds = [0, *sorted(cuts), len(stream)]
     for start, end in pairwise(bounds):

@@ -61,49 +61,31 @@ class Server:
         self.tables = tables
         self.stream = b""
         self._lsn = 100
-        self._described: set[object] = set()
+        self._described: set[int] = set()
 
     def transaction(self, chosen: random.Random, xid: int) -> None:
-        """A few steps, as a plain transaction or a streamed one, whose subtransactions may be rolled back."""
-        is_streamed = chosen.random() < 0.5
-        parts = chosen.randint(0, 3) if is_streamed else 1
-        blocks: list[bytes] = []
-        for part in range(parts):
-            sub = xid + part
-            before = [dict(table.rows) for table in self.tables]
-            top = xid if is_streamed else None
-            block = b"".join(self._step(chosen, top, sub) for _ in range(chosen.randint(0, 6)))
-            blocks.append(block)
-            if is_streamed:
-                self.stream += frame(b"S" + struct.pack(">IB", xid, part == 0)) + block + frame(b"E")
-                if part and chosen.random() < 0.5:
-                    self.stream += frame(b"A" + struct.pack(">II", xid, sub))
-                    for table, rows in zip(self.tables, before, strict=True):
-                        table.rows = rows
-            if chosen.random() < 0.5:
-                self.stream += keep_alive(self._lsn) if is_streamed else b""
+        """A few steps."""
         self._lsn += 10
-        end = struct.pack(">BQQq", 0, self._lsn, self._lsn + 5, 6)
-        if not is_streamed:
-            begin = frame(b"B" + struct.pack(">QqI", self._lsn, 6, xid))
-            self.stream += begin + blocks[0] + frame(b"C" + end)
-        elif parts:
-            self.stream += frame(b"c" + struct.pack(">I", xid) + end)
+        self.stream += frame(b"B" + struct.pack(">QqI", self._lsn, 6, xid))
+        for _ in range(chosen.randint(0, 12)):
+            self.stream += self._step(chosen)
+            if chosen.random() < 0.1:
+                self.stream += keep_alive(self._lsn)
+        self.stream += frame(b"C" + struct.pack(">BQQq", 0, self._lsn, self._lsn + 5, 6))
 
-    def _step(self, chosen: random.Random, top: int | None, sub: int) -> bytes:
+    def _step(self, chosen: random.Random) -> bytes:
         table = chosen.choice(self.tables)
-        prefix = b"" if top is None else struct.pack(">I", sub)
         said = b""
-        if (top, table.oid) not in self._described:
-            self._described.add((top, table.oid))
-            said = frame(b"R" + prefix + table.relation())
+        if table.oid not in self._described:
+            self._described.add(table.oid)
+            said = frame(b"R" + table.relation())
         kind = chosen.choice("IUUDT" if table.rows else "I")
         if kind == "T":
             if chosen.randint(0, 5):
                 return said
             table.rows = {}
-            return said + frame(b"T" + prefix + struct.pack(">IBI", 1, 0, table.oid))
-        head = kind.encode() + prefix + struct.pack(">I", table.oid)
+            return said + frame(b"T" + struct.pack(">IBI", 1, 0, table.oid))
+        head = kind.encode() + struct.pack(">I", table.oid)
         if kind == "I":
             row = self._row(chosen, table)
             return said + (frame(head + b"N" + tuple_data([*row])) if self._insert(table, row) else b"")

@@ -35,7 +35,7 @@ _SESSION = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
 }
-_OPTIONS = ("wal_level=logical", "fsync=off", "logical_decoding_work_mem=64kB", "autovacuum=off", "lc_monetary=C")
+_OPTIONS = ("wal_level=logical", "fsync=off", "autovacuum=off", "lc_monetary=C")
 
 _TYPES = """
     CREATE EXTENSION hstore;
@@ -168,40 +168,16 @@ _DEFINITIONS = """
     COMMIT;
     SELECT pg_logical_emit_message(false, 'changefeed', 'an anchor')
 """
-_STREAMED = """
-    CREATE TABLE streamed (id int PRIMARY KEY, a text, b text);
-    INSERT INTO streamed VALUES (0, 'zero', NULL);
-    BEGIN;
-    INSERT INTO streamed SELECT g, 'a' || g FROM generate_series(1, {0}) g;
-    SAVEPOINT one;
-    INSERT INTO streamed SELECT g, 'gone' FROM generate_series({0} + 1, 2 * {0}) g;
-    SAVEPOINT two;
-    UPDATE streamed SET a = 'gone' WHERE id < 3;
-    ROLLBACK TO one;
-    UPDATE streamed SET b = 'kept' WHERE id % 7 = 0;
-    SAVEPOINT three;
-    DELETE FROM streamed WHERE id % 5 = 0;
-    ALTER TABLE streamed ADD c int;
-    UPDATE streamed SET c = id WHERE id % 11 = 0;
-    RELEASE three;
-    COMMIT;
-    BEGIN;
-    INSERT INTO streamed SELECT g, 'gone' FROM generate_series(2 * {0} + 1, 3 * {0}) g;
-    ROLLBACK;
-    UPDATE streamed SET a = 'one' WHERE id = 1
-"""
 SCENARIOS = {
-    "types": (_TYPES, {}),
-    "identities": (_IDENTITIES, {}),
-    "netted": (_NETTED, {}),
-    "definitions": (_DEFINITIONS, {}),
-    "streamed": (_STREAMED.format(500), {}),
-    "streamed_each": (_STREAMED.format(20), {"debug_logical_replication_streaming": "immediate"}),
+    "types": _TYPES,
+    "identities": _IDENTITIES,
+    "netted": _NETTED,
+    "definitions": _DEFINITIONS,
 }
 _END = "end"
 
 
-def record(port: int, name: str, statements: str, settings: dict[str, str]) -> None:
+def record(port: int, name: str, statements: str) -> None:
     """One scenario, in a database of its own."""
     with pg8000.native.Connection("postgres", host="127.0.0.1", port=port) as admin:
         admin.run(f"CREATE DATABASE {name}")
@@ -211,7 +187,7 @@ def record(port: int, name: str, statements: str, settings: dict[str, str]) -> N
         for statement in statements.split(";\n"):
             client.run(statement)
         client.run(f"SELECT pg_logical_emit_message(false, '{_END}', '')")
-        stream = _stream(port, name, settings)
+        stream = _stream(port, name)
         recorded = {"tables": _tables(client), "stream": stream.hex()}
         client.run(f"SELECT pg_drop_replication_slot('{name}')")
     text = json.dumps(recorded, ensure_ascii=False)
@@ -237,16 +213,16 @@ def _tables(client: pg8000.native.Connection) -> dict[str, list[dict[str, str | 
     return found
 
 
-def _stream(port: int, name: str, settings: dict[str, str]) -> bytes:
+def _stream(port: int, name: str) -> bytes:
     """The copy stream's bytes."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        session = _SESSION | {"database": name} | settings
+        session = _SESSION | {"database": name}
         members = b"".join(f"{key}\0{value}\0".encode() for key, value in session.items()) + b"\0"
         connection.sendall(struct.pack(">II", len(members) + 8, 196608) + members)
         _until(connection, b"Z")
         command = (
-            f"START_REPLICATION SLOT {name} LOGICAL 0/0 (proto_version '2', publication_names 'everything', "
-            "streaming 'on', messages 'on')\0"
+            f"START_REPLICATION SLOT {name} LOGICAL 0/0 (proto_version '1', publication_names 'everything', "
+            "messages 'on')\0"
         ).encode()
         connection.sendall(b"Q" + struct.pack(">I", len(command) + 4) + command)
         _until(connection, b"W")
@@ -303,8 +279,8 @@ def main(programs: Path) -> None:
         ) as server:
             try:
                 _wait(port)
-                for scenario, (statements, settings) in SCENARIOS.items():
-                    record(port, scenario, statements, settings)
+                for scenario, statements in SCENARIOS.items():
+                    record(port, scenario, statements)
             finally:
                 server.terminate()
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import tempfile
+from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -12,9 +15,10 @@ import pgoutput_reader as slow
 import pytest
 from changefeed.errors import NeedsHuman, ProtocolViolation
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.upstream.postgresql.pgoutput import transactions
+from changefeed.upstream.postgresql.pgoutput import held_rows
 from changefeed.upstream.postgresql.pgoutput.messages import Commit, KeepAlive, LogicalMessage, Relation, Truncate
 from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStream
+from changefeed.upstream.scratch import LocalFile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pgoutput_writer import Table, frame, keep_alive, streams, tuple_data
@@ -42,8 +46,9 @@ def test_any_stream_cut_anywhere_has_the_changes_that_a_slow_reader_finds(
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=6))
     expected = [(found.lsn, slow.net(found, primary_key)) for found in slow.transactions(stream)]
     part_bytes = data.draw(st.sampled_from([1, 100, 1 << 20]))
-    with mock.patch.object(transactions, "_PART_BYTES", part_bytes):
-        assert slow.read(stream, cuts, primary_key) == expected
+    scratch = data.draw(st.sampled_from([None, partial(LocalFile, Path(tempfile.gettempdir()))]))
+    with mock.patch.object(held_rows, "PART_BYTES", part_bytes):
+        assert slow.read(stream, cuts, primary_key, scratch) == expected
 
 
 @settings(max_examples=60, deadline=None)
@@ -148,7 +153,9 @@ def test_a_row_inserted_twice_is_refused() -> None:
         (DESCRIBED + insert("1", b"t\0\0\0\5x"), "ends within its column 2"),
         (DESCRIBED + insert("1", b"nn"), "no insert, update or delete"),
         (frame(b"?"), "unknown kind"),
-        (frame(b"c" + struct.pack(">IBQQq", 9, 0, 1, 2, 3)), "nothing has been streamed"),
+        (COMMIT + insert("1", "x") + BEGIN, "a row without its transaction"),
+        (COMMIT + COMMIT, "the end of a transaction that has not begun"),
+        (BEGIN, "the beginning of a transaction within another"),
         (b"d\0\0\0\2", "length 2"),
         (b"d\0\0\0\5x", "neither changes nor a keep-alive"),
     ],

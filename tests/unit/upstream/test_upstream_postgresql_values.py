@@ -114,7 +114,7 @@ TYPES = {
 def recorded_rows(name: str) -> tuple[TableInfo, list[bytes], list[slow.Row]]:
     """One recorded table with its rows' bytes and texts."""
     stream, _ = recorded("types")
-    steps = [step for found in slow.transactions(stream) for _, step in found.steps if step.table.name == name]
+    steps = [step for found in slow.transactions(stream) for step in found.steps if step.table.name == name]
     table = table_of([(column, oid, typmod) for column, oid, typmod, _ in steps[0].table.columns])
     rows = [step.new for step in steps]
     return table, [tuple_data(row) for row in rows], rows

@@ -103,8 +103,11 @@ class PostgresqlDatabase:
         scan_rate: float | None = None,
     ) -> SlotFeed:
         from changefeed.upstream.postgresql.feed import SlotFeed
+        from changefeed.upstream.scratch import scratch_in
 
-        return SlotFeed(self._server, self._slot, self._publication, emit, clock, room=room, gather_s=gather_s)
+        scratch = None if scratch_folder is None else scratch_in(scratch_folder)
+        where = (self._server, self._slot, self._publication)
+        return SlotFeed(*where, emit, clock, scratch=scratch, room=room, gather_s=gather_s)
 
     def check_can_copy(self) -> None:
         raise InvalidSpec("spec.initialCopy", "not possible from PostgreSQL", "Leave it out.")

@@ -46,6 +46,7 @@ from changefeed.upstream.postgresql.failures import AWAY, REFUSED
 from changefeed.upstream.postgresql.server import PostgresqlServer
 from changefeed.upstream.postgresql.slot_reader import SlotArrival, SlotReader, SlotRows
 from changefeed.upstream.postgresql.subscriptions import SlotSubscriptions
+from changefeed.upstream.scratch import Scratch
 
 T = TypeVar("T")
 
@@ -62,7 +63,9 @@ _SAID_FROM = 2
 
 
 class SlotFeed(Feed):
-    """`gather_s`: how long what the server sends waits for more of it. `room`: as Upstream.feed."""
+    """`gather_s`: how long what the server sends waits for more of it. `room`: as Upstream.feed. `scratch`: for large
+    transactions.
+    """
 
     def __init__(
         self,
@@ -72,13 +75,14 @@ class SlotFeed(Feed):
         emit: Callable[[FeedEvent], Awaitable[None]],
         clock: Clock | None = None,
         *,
+        scratch: Scratch | None = None,
         room: Callable[[], Awaitable[None]] | None = None,
         gather_s: float = GATHER_SECONDS,
     ) -> None:
         self._slot, self._emit, self._room = slot, emit, room
         self._clock = clock or SystemClock()
         idle_s = max(_LEAST_IDLE_S, min(_IDLE_S, gather_s))
-        self._reader = SlotReader(server, slot, publication, idle_s, gather_s)
+        self._reader = SlotReader(server, slot, publication, idle_s, gather_s, scratch)
         self._thread = ThreadPoolExecutor(1, "slot")
         self._tasks = asyncio.TaskGroup()
         self._subscriptions = SlotSubscriptions()

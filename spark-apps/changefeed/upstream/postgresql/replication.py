@@ -169,7 +169,7 @@ def error_of(where: str, kind: int, body: bytes, slot: str = "") -> ChangefeedEr
 
 def _command(slot: str, publications: Sequence[str], start_lsn: int) -> str:
     names = ",".join(map(quoted, publications)).replace("'", "''")
-    options = f"proto_version '2', streaming 'on', messages 'true', publication_names '{names}'"
+    options = f"proto_version '1', messages 'true', publication_names '{names}'"
     position = lsn_text(start_lsn)
     return f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {position} ({options})"
 

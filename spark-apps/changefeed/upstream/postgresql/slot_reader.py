@@ -26,6 +26,7 @@ from changefeed.upstream.postgresql.pgoutput.messages import Commit, KeepAlive, 
 from changefeed.upstream.postgresql.pgoutput.transactions import Event, TransactionStream
 from changefeed.upstream.postgresql.replication import Replication, error_of
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
+from changefeed.upstream.scratch import Scratch
 
 _WAIT_S = 0.1
 #: An anchor that has not come back is followed by another after so long: the server decodes something large.
@@ -61,14 +62,21 @@ class SlotArrival:
 class SlotReader:
     """One stream at a time, from `open` to `close`. One thread at a time.
 
-    `idle_s`: how long nothing is committed before it does so itself. Each method raises what `failures` says.
+    `idle_s`: how long nothing is committed before it does so itself. `scratch`: for large transactions, None: they stay
+    in memory. Each method raises what `failures` says.
     """
 
     def __init__(
-        self, server: PostgresqlServer, slot: str, publication: str, idle_s: float, gather_s: float = GATHER_SECONDS
+        self,
+        server: PostgresqlServer,
+        slot: str,
+        publication: str,
+        idle_s: float,
+        gather_s: float = GATHER_SECONDS,
+        scratch: Scratch | None = None,
     ) -> None:
         self._server, self._slot, self._publication = server, slot, publication
-        self._idle_s, self._gather_s = idle_s, gather_s
+        self._idle_s, self._gather_s, self._scratch = idle_s, gather_s, scratch
         self._born: int | None = None
         self._system_id: str | None = None
         self._session: PostgresqlSession | None = None
@@ -93,7 +101,7 @@ class SlotReader:
             )
         self._system_id = self._replication.system_id
         self._wanted: Set[int] = frozenset()
-        self._stream = TransactionStream(self._primary_key)
+        self._stream = TransactionStream(self._primary_key, self._scratch)
         self._chain = Chain(self._slot)
         self._altered: list[Relation | Truncate] = []  # by the transaction that is read
         self._said: anchors.Said | None = None
@@ -195,6 +203,7 @@ class SlotReader:
             yield SlotRows(relation.oid, batch, error)
 
     def _primary_key(self, relation: Relation) -> Sequence[str] | None:
+        self.tell()  # a large transaction is looked at for longer than the server waits
         if relation.oid not in self._wanted:
             return None
         if relation.replica_identity != "f":

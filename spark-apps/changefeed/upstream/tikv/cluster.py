@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes
 if TYPE_CHECKING:
     from changefeed.upstream.tikv.ddl_span import DdlSpan
     from changefeed.upstream.tikv.feed.span_feed import SpanFeed
-    from changefeed.upstream.tikv.matching.scratch import LocalFile
 
 # What reads and pulls is loaded where it is used: a Job that renews a hold every few minutes has no use for it.
 
@@ -72,9 +70,10 @@ class TikvCluster:
         gather_s: float = GATHER_SECONDS,
         scan_rate: float | None = None,
     ) -> SpanFeed:
+        from changefeed.upstream.scratch import scratch_in
         from changefeed.upstream.tikv.feed.span_feed import SpanFeed
 
-        scratch = None if scratch_folder is None else partial(_scratch_file, scratch_folder)
+        scratch = None if scratch_folder is None else scratch_in(scratch_folder)
         return SpanFeed(self.pd, emit, clock, scratch=scratch, room=room, gather_s=gather_s, scan_rate=scan_rate)
 
     async def check(self, selects: Callable[[str, str], bool]) -> list[str]:
@@ -95,10 +94,3 @@ class TikvCluster:
 
     async def close(self) -> None:
         await self.pd.close()
-
-
-def _scratch_file(folder: Path) -> LocalFile:
-    from changefeed.upstream.tikv.matching.scratch import LocalFile, give_back_memory
-
-    give_back_memory()
-    return LocalFile(folder)

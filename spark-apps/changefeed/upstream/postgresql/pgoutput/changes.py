@@ -22,15 +22,17 @@ import pyarrow as pa
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.upstream.binary_view import Ints, Mask, Words
+from changefeed.upstream.binary_view import Ints
+from changefeed.upstream.postgresql.pgoutput.held_rows import Part
+from changefeed.upstream.postgresql.pgoutput.large import RowHashes, row_by_row
 from changefeed.upstream.postgresql.pgoutput.located_rows import NONE, LocatedRows
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
 from changefeed.upstream.postgresql.pgoutput.netting import Chains, chains, out_of_order, row_hashes
-from changefeed.upstream.postgresql.pgoutput.row_messages import RowMessages, joined_messages
+from changefeed.upstream.postgresql.pgoutput.row_messages import RowMessages
 from changefeed.upstream.postgresql.pgoutput.tuples import view_of
+from changefeed.upstream.scratch import Scratch
 
 Ops = npt.NDArray[np.uint8]
-_NO_WORDS, _NO_INTS = np.zeros(0, np.uint64), np.zeros(0, np.int64)
 #: The names of the primary key of a relation whose replica identity is FULL, () if it has none. None: nobody wants rows
 #: of the relation, whatever its identity is.
 PrimaryKey = Callable[[Relation], Sequence[str] | None]
@@ -58,19 +60,16 @@ class NetChanges:
 
 
 def changes_of(
-    parts: Sequence[RowMessages], relations: Sequence[Relation], primary_key: PrimaryKey
+    parts: Sequence[Part], relations: Sequence[Relation], primary_key: PrimaryKey, scratch: Scratch | None = None
 ) -> Iterator[NetChanges]:
-    """The net changes of transactions that may go on from part to part; one part is in memory twice at a time.
+    """The net changes of transactions that may go on from part to part, of which one at a time is in memory.
 
-    Raises ProtocolViolation for what is no row, NeedsHuman for a table whose rows look alike.
+    Raises ProtocolViolation for what is no row, NeedsHuman for a table whose rows look alike, Unavailable.
     """
     if len(parts) > 1:
-        hashed = [_hashes(part, relations, primary_key) for part in parts]
-        apart = _in_several(hashed)
-        rest = joined_messages([part.only(chosen) for part, chosen in zip(parts, apart, strict=True)])
-        parts = [*(part.only(~chosen) for part, chosen in zip(parts, apart, strict=True)), rest]
+        parts = row_by_row(parts, lambda part: _hashes(part, relations, primary_key), scratch)
     for part in parts:
-        for versions in _by_table(part, relations, primary_key):
+        for versions in _by_table(part(), relations, primary_key):
             yield from _Net(versions).changes()
 
 
@@ -89,32 +88,15 @@ def _by_table(
     return found.values()
 
 
-def _hashes(messages: RowMessages, relations: Sequence[Relation], primary_key: PrimaryKey) -> tuple[int, Words, Ints]:
-    """How many messages there are; for each change the hash of its row, and the message's number."""
-    rows = [rows for versions in _by_table(messages, relations, primary_key) for rows in versions]
-    hashes = [row_hashes(each.commits, each.keys, each.relation.oid) for each in rows]
-    numbers = [each.numbers for each in rows]
-    return len(messages.starts), np.concatenate([_NO_WORDS, *hashes]), np.concatenate([_NO_INTS, *numbers])
-
-
-def _in_several(hashed: list[tuple[int, Words, Ints]]) -> list[Mask]:
-    """By part, the messages of rows that other parts change, too; and all that hangs together with them.
-
-    A message that changes a key is of two rows, so what is left of one of them follows it.
-    """
-    each, times = np.unique(np.concatenate([np.unique(hashes) for _, hashes, _ in hashed]), return_counts=True)
-    wanted = each[times > 1]
-    while True:
-        masks = []
-        for messages, hashes, numbers in hashed:
-            chosen = np.zeros(messages, np.bool_)
-            chosen[numbers[np.isin(hashes, wanted)]] = True
-            masks.append(chosen)
-        found = [hashes[chosen[numbers]] for (_, hashes, numbers), chosen in zip(hashed, masks, strict=True)]
-        further = np.unique(np.concatenate(found))
-        if len(further) == len(wanted):
-            return masks
-        wanted = further
+def _hashes(messages: RowMessages, relations: Sequence[Relation], primary_key: PrimaryKey) -> RowHashes:
+    first, links = np.zeros(len(messages.starts), np.uint64), []
+    for versions in _by_table(messages, relations, primary_key):
+        for rows in versions:
+            hashes = row_hashes(rows.commits, rows.keys, rows.relation.oid) | np.uint64(1)
+            second = np.flatnonzero(rows.is_second)
+            first[rows.numbers[~rows.is_second]] = hashes[~rows.is_second]
+            links.append(np.stack([hashes[second - 1], hashes[second]]))
+    return RowHashes(first, np.concatenate([np.zeros((2, 0), np.uint64), *links], axis=1))
 
 
 def _identity(relation: Relation, primary_key: Sequence[str]) -> list[int]:

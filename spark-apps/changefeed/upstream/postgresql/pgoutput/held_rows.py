@@ -1,69 +1,93 @@
-"""Row messages that wait for the end of their transaction."""
+"""Row messages that wait for the end of their transaction: in memory, or, of a large one, in a scratch file.
+
+The server has decided by then: it sends nothing of what is not committed, and keeps a large transaction on its disk
+until it is. What it sends then still has to be looked at as a whole, as a row may be changed twice.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
-from changefeed.upstream.binary_view import Ints, Mask
-from changefeed.upstream.postgresql.pgoutput.row_messages import RowMessages
+from changefeed.upstream.postgresql.pgoutput.row_messages import RowMessages, gathered
+from changefeed.upstream.postgresql.pgoutput.tuples import joined, view_of
+from changefeed.upstream.scratch import Block, Scratch, ScratchFile
 
+#: Of rows that are looked at together; and about what an open transaction has in memory.
+PART_BYTES = 16 << 20
+#: Some rows, which are read when they are asked for. Raises Unavailable.
+Part = Callable[[], RowMessages]
 
-@dataclass(frozen=True)
-class Held:
-    """Some of a stream's, in their order. `numbers` ascend. `xids`: of their subtransactions, 0 in plain ones.
-
-    A streamed message has its xid behind its kind. `starts` is behind that then, where only `kinds` knows the kind.
-    """
-
-    data: bytes
-    starts: Ints
-    ends: Ints
-    kinds: npt.NDArray[np.uint8]
-    relations: Ints
-    numbers: Ints
-    xids: Ints
-
-    def only(self, chosen: Mask | slice) -> Held:
-        starts, ends, kinds = self.starts[chosen], self.ends[chosen], self.kinds[chosen]
-        return Held(self.data, starts, ends, kinds, self.relations[chosen], self.numbers[chosen], self.xids[chosen])
-
-    def of_commits(self, commits: Ints) -> RowMessages:
-        """They are committed: `commits` has each row's number."""
-        return RowMessages(self.data, self.starts, self.ends, self.kinds, self.relations, commits)
-
-    @property
-    def bytes(self) -> int:
-        """The size of the messages."""
-        return int((self.ends - self.starts).sum())
+_STORED = pa.schema([("message", pa.binary()), ("relation", pa.int64()), ("commit", pa.int64())])
 
 
-class StreamedRows:
-    """What the server has sent of large transactions that are still open, in memory.
+class HeldRows:
+    """Rows of several transactions, of which the last is open. `scratch`: None: all stay in memory."""
 
-    Who keeps them elsewhere has the same methods.
-    """
+    def __init__(self, scratch: Scratch | None) -> None:
+        self._scratch = scratch
+        self._file: ScratchFile | None = None
+        self._stored: list[Part] = []  # of the open transaction, ahead of what is in memory
+        self._rows: list[RowMessages] = []
 
-    def __init__(self) -> None:
-        self._held: dict[int, list[Held]] = {}
+    def add(self, rows: RowMessages) -> None:
+        """More, behind what there is."""
+        self._rows.append(rows)
 
-    def add(self, xid: int, rows: Held) -> None:
-        """More of the transaction."""
-        self._held.setdefault(xid, []).append(rows)
+    def empty(self, commit: int, relations: Sequence[int]) -> None:
+        """What the open transaction has done to these is gone by a Truncate."""
+        without = partial(_without, commit=commit, relations=relations)
+        self._stored = [partial(_read, part, without) for part in self._stored]
+        self._rows = [without(rows) for rows in self._rows]
 
-    def drop(self, xid: int, aborted: int) -> None:
-        """Forget what a subtransaction has done, or all if it is the transaction itself."""
-        held = self._held.pop(xid, [])
-        if xid != aborted:
-            self._held[xid] = [rows.only(rows.xids != aborted) for rows in held]
+    def take(self, behind: int) -> list[Part]:
+        """Those of transactions before number `behind`, which are over."""
+        parts, self._stored, self._file = self._stored, [], None
+        over = [(rows, rows.commits < behind) for rows in self._rows]
+        self._rows = [rows.only(~chosen) for rows, chosen in over if not chosen.all()]
+        ready = [rows if chosen.all() else rows.only(chosen) for rows, chosen in over if chosen.any()]
+        return [*parts, *(partial(_same, rows) for rows in gathered(ready, PART_BYTES))]
 
-    def take(self, xid: int) -> list[Held]:
-        """All of it, which is forgotten."""
-        return self._held.pop(xid, [])
+    def shrink(self) -> None:
+        """All are of one transaction: put them aside if they are many. Raises Unavailable."""
+        if self._scratch is None or sum(rows.bytes for rows in self._rows) <= PART_BYTES:
+            return
+        if self._file is None:
+            self._file = self._scratch()
+        self._stored += [aside(rows, self._file) for rows in gathered(self._rows, PART_BYTES)]
+        self._rows = []
 
-    @property
-    def bytes(self) -> int:
-        """The size of what is held."""
-        return sum(rows.bytes for held in self._held.values() for rows in held)
+
+def aside(rows: RowMessages, file: ScratchFile | None) -> Part:
+    """Put them into the file; None: they stay where they are. Raises Unavailable."""
+    if file is None:
+        return partial(_same, rows)
+    messages = joined(view_of(rows.data), [(rows.starts, rows.ends)])
+    columns = [messages, pa.array(rows.relations), pa.array(rows.commits)]
+    return partial(_restored, file, file.append(pa.RecordBatch.from_arrays(columns, schema=_STORED).serialize()))
+
+
+def _restored(file: ScratchFile, block: Block) -> RowMessages:
+    batch: Any = pa.ipc.read_record_batch(file.read(block), _STORED)
+    _, offsets, data = batch["message"].buffers()
+    bounds = np.frombuffer(offsets, np.int32)[: batch.num_rows + 1].astype(np.int64)
+    messages = np.frombuffer(data, np.uint8)
+    kinds = messages[bounds[:-1]]
+    relations, commits = batch["relation"].to_numpy(), batch["commit"].to_numpy()
+    return RowMessages(messages, bounds[:-1], bounds[1:], kinds, relations, commits)
+
+
+def _same(rows: RowMessages) -> RowMessages:
+    return rows
+
+
+def _read(part: Part, changed: Callable[[RowMessages], RowMessages]) -> RowMessages:
+    return changed(part())
+
+
+def _without(rows: RowMessages, commit: int, relations: Sequence[int]) -> RowMessages:
+    return rows.only(~((rows.commits == commit) & np.isin(rows.relations, relations)))

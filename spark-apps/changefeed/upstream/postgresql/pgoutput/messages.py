@@ -136,13 +136,13 @@ def begin_xid(body: Body) -> int:
 
 
 def commit(body: Body, xid: int) -> Commit:
-    """The rest of a Commit, or of a Stream Commit. Its flags are for later versions."""
+    """The rest of a Commit. Its flags are for later versions."""
     _, lsn, end_lsn, time = body.members(_COMMIT)
     return Commit(xid, lsn, end_lsn, time + EPOCH_US)
 
 
 def relation(body: Body) -> Relation:
-    """The rest of a Relation, behind the xid of a streamed one."""
+    """The rest of a Relation."""
     oid, schema_name, name = body.number(4), body.text(), body.text()
     replica_identity = chr(body.number(1))
     columns = tuple(_column(body) for _ in range(body.number(2)))

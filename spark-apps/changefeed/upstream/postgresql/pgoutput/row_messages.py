@@ -1,9 +1,9 @@
-"""Messages of rows whose transactions are committed."""
+"""Messages of rows, many together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,17 +21,21 @@ class RowMessages:
     `relations`: by number, the version of the table that each row has. `commits`: by number, the row's transaction.
     """
 
-    data: bytes
+    data: bytes | npt.NDArray[np.uint8]
     starts: Ints
     ends: Ints
     kinds: npt.NDArray[np.uint8]
     relations: Ints
     commits: Ints
 
-    def only(self, chosen: Mask) -> RowMessages:
+    def only(self, chosen: Mask | Ints) -> RowMessages:
         """Some of them."""
         starts, ends, kinds = self.starts[chosen], self.ends[chosen], self.kinds[chosen]
         return RowMessages(self.data, starts, ends, kinds, self.relations[chosen], self.commits[chosen])
+
+    def counted_from(self, commit: int) -> RowMessages:
+        """The same, where the transaction of that number is the first."""
+        return replace(self, commits=self.commits - commit)
 
     @property
     def bytes(self) -> int:

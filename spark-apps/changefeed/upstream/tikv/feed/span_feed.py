@@ -39,6 +39,7 @@ from changefeed.upstream.contract import (
     Stopped,
     SubscriptionFailed,
 )
+from changefeed.upstream.scratch import Scratch
 from changefeed.upstream.tikv.client.lock_sweep import LockSweep
 from changefeed.upstream.tikv.client.pd import LocatedRegion
 from changefeed.upstream.tikv.client.regions import Pd
@@ -50,7 +51,6 @@ from changefeed.upstream.tikv.feed.reaction import Fatal, Leader, Wait, backoff,
 from changefeed.upstream.tikv.feed.stopped_stores import READ, REFUSED, StoppedStores
 from changefeed.upstream.tikv.feed.store_stream import Ask, StoreStream
 from changefeed.upstream.tikv.feed.stuck_regions import LOOK_SECONDS, StuckRegions, Sweep
-from changefeed.upstream.tikv.matching.scratch import Scratch
 from changefeed.upstream.tikv.tidb.keys import table_span
 from changefeed.upstream.tikv.tidb.memcomparable import decode_bytes, encode_bytes
 from changefeed.wire import cdcpb_pb2

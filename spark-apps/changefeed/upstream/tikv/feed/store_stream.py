@@ -30,6 +30,7 @@ import pyarrow as pa
 from changefeed.clock import Clock, until_set
 from changefeed.errors import ChangefeedError, InvalidRequest, ProtocolViolation, Refused, Transient, Unavailable
 from changefeed.upstream.contract import BEHIND, GATHER_SECONDS, Stopped
+from changefeed.upstream.scratch import Scratch, give_back_memory
 from changefeed.upstream.tikv.client.channels import kept_out
 from changefeed.upstream.tikv.client.regions import Pd
 from changefeed.upstream.tikv.client.requests import change_data
@@ -38,7 +39,6 @@ from changefeed.upstream.tikv.feed.range_lock import LockPart
 from changefeed.upstream.tikv.feed.reaction import Wait, reaction
 from changefeed.upstream.tikv.feed.stopped_stores import CONGESTED, turns_away
 from changefeed.upstream.tikv.matching.region_events import ChunkOutcome, RegionEvents, Registration
-from changefeed.upstream.tikv.matching.scratch import Scratch, give_back_memory
 from changefeed.wire import cdcpb_pb2
 
 #: Registrations whose scan runs; more only queue inside the store, whose own default is 6 at a time.

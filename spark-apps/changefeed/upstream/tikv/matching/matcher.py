@@ -45,11 +45,11 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from changefeed.upstream.scratch import Scratch
 from changefeed.upstream.tikv.matching.committed_rows import couples
 from changefeed.upstream.tikv.matching.decode import COMMIT, COMMITTED, INITIALIZED, PREWRITE, ROLLBACK, U64
 from changefeed.upstream.tikv.matching.fates import Fates
 from changefeed.upstream.tikv.matching.rows import ROWS, changes, shape
-from changefeed.upstream.tikv.matching.scratch import Scratch
 from changefeed.upstream.tikv.matching.slots import SLOT, Flags, copied, newest, only, same_slots, without
 from changefeed.upstream.tikv.matching.spilled import Spilled, Stretch
 

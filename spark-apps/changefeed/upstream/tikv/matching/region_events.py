@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from changefeed.errors import ProtocolViolation, Transient
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
+from changefeed.upstream.scratch import Scratch
 from changefeed.upstream.tikv.matching.committed_rows import are_changes, committed_batch
 from changefeed.upstream.tikv.matching.decode import INITIALIZED, U64, Decoded, ResolvedEvent, decode
 from changefeed.upstream.tikv.matching.matcher import Matched, Matcher
 from changefeed.upstream.tikv.matching.rows import NO_COMMITTED_ROWS
-from changefeed.upstream.tikv.matching.scratch import Scratch
 from changefeed.upstream.tikv.matching.slots import Flags
 from changefeed.wire import cdcpb_pb2
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from changefeed.upstream.scratch import Block, Scratch, ScratchFile
 from changefeed.upstream.tikv.matching.fates import Fates
 from changefeed.upstream.tikv.matching.pairs import Numbers
-from changefeed.upstream.tikv.matching.scratch import Block, Scratch, ScratchFile
 from changefeed.upstream.tikv.matching.slot_index import SlotIndex
 from changefeed.upstream.tikv.matching.slots import Flags
 

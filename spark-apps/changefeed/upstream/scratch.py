@@ -53,6 +53,16 @@ class ScratchFile(Protocol):
 Scratch = Callable[[], ScratchFile]
 
 
+def scratch_in(folder: Path) -> Scratch:
+    """Files there. What is put into one was in memory, which the system gets back before."""
+
+    def file() -> LocalFile:
+        give_back_memory()
+        return LocalFile(folder)
+
+    return file
+
+
 def give_back_memory() -> None:
     """To the system, where the C library can: Spark's workers keep what they once had, and a chunk's buffers are large.
 
