@@ -166,6 +166,7 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py # resumes, too
 	CHANGEFEED_EVIDENCE=bench/results/mysql_kills.json $(PYTEST) -s tests/integration/test_integration_mysql_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/mysql_ddl_storm.json $(PYTEST) -s tests/integration/test_integration_mysql_ddl_storm.py -k sigkills
+	CHANGEFEED_EVIDENCE=bench/results/postgresql_kills.json $(PYTEST) -s tests/integration/test_integration_postgresql_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/kafka_kills.json $(PYTEST) -s tests/integration/test_integration_kafka_nemesis.py
 	$(PY) bench/kafka_consumers.py
 	CHANGEFEED_EVIDENCE=bench/results/iceberg_kills.jsonl $(PYTEST) -s tests/integration/test_integration_iceberg_nemesis.py

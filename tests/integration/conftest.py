@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -63,6 +64,13 @@ class Upstream:
     cluster: DevCluster
     tidb: Tidb
 
+    def now(self) -> int:
+        return self.tidb.now()
+
+    def ports(self) -> set[int]:
+        addresses = (self.cluster.pd_address, *self.cluster.store_addresses.values())
+        return {int(address.rpartition(":")[2]) for address in addresses}
+
 
 @dataclass
 class Changefeed:
@@ -113,7 +121,10 @@ class Changefeed:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(launch.Launch, "begin", lambda _: None)
             patch.setattr(execution, "SparkExecution", lambda *_: InProcessExecution())
-            return main(["run", "-f", str(self.file), "--metrics-port", "0", *self.options])
+            try:
+                return main(["run", "-f", str(self.file), "--metrics-port", "0", *self.options])
+            finally:
+                gc.unfreeze()  # what a driver takes for permanent is not all that this process does
 
     def finish(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
         """Wait for the process to end: (exit code, stdout, stderr)."""

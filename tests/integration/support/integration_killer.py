@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import psutil
-from conftest import Changefeed, Upstream, free_port, wait_for
-from integration_victims import Victims
+from conftest import Changefeed, free_port, wait_for
+from integration_victims import Source, Victims
 
 PASSED_S = 240.0  # after a kill, on a busy machine
 PROBE_TIMEOUT_S = 2.0
@@ -23,6 +24,7 @@ EXIT_CODES: dict[str, int | None] = {
     "driver killed": -9,
     "driver frozen": -9,  # by the service manager, whose probes fail
     "driver woken": None,
+    "group killed": -9,  # the driver and all that it has started
     "jvm killed": 69,
     "jvm frozen": 69,
     "puller killed": None,
@@ -37,7 +39,7 @@ class Killer:
 
     def __init__(
         self,
-        upstream: Upstream,
+        upstream: Source,
         changefeed: Changefeed,
         pullers: int,
         say: Callable[[str], None],
@@ -77,7 +79,7 @@ class Killer:
         return seconds
 
     def wait_until_passed(self) -> None:
-        now = self._upstream.tidb.now()
+        now = self._upstream.now()
         self._wait_for(lambda: self._changefeed.checkpoint() > now, f"a checkpoint above {now}")
 
     def take_totals(self) -> None:
@@ -91,12 +93,16 @@ class Killer:
         if name == "worker":
             victim = self._wait_for(self._victims.executing, "a task that writes a file")  # it is frozen
         elif name == "puller":
-            victim = min(self._victims.pullers(), key=lambda puller: puller.pid)
+            victim = min(self._wait_for(self._victims.pullers, "a puller"), key=lambda puller: puller.pid)
         else:
             victim = self._victims.jvm() if name == "jvm" else self._victims.driver()
         began = time.monotonic()
+        family = self._victims.family() if name == "group" else []
         if how == "killed":
             victim.kill()
+            for each in family:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
         else:
             victim.suspend()
         if event == "driver frozen":

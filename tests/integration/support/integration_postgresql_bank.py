@@ -1,15 +1,20 @@
-"""A bank in a PostgreSQL: transfers, and what csv files of it lead to when they are replayed."""
+"""A bank in a PostgreSQL: transfers, changes of its tables, and what csv files of it lead to when they are replayed."""
 
 from __future__ import annotations
 
 import csv
 import json
 import random
+import struct
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+import pg8000.native
 from changefeed.schema.ddl.actions import Action
 from integration_postgresql import Postgresql
 
@@ -22,6 +27,8 @@ TABLES = (
     *(f"ALTER TABLE bank.{table} REPLICA IDENTITY FULL" for table in ("accounts", "transfers", "notes")),
 )
 PUBLICATION = "CREATE PUBLICATION changefeed FOR ALL TABLES WITH (publish_via_partition_root = true)"
+#: What a client meets whose server dies; the second half of a message, too.
+LOST = (pg8000.native.Error, OSError, struct.error)
 _NULL = "\\N"
 _COLUMNS = (
     "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'bank' "
@@ -53,6 +60,18 @@ class Bank:
         finally:
             connection.close()
 
+    def run(self, stop: Event, per_second: float) -> None:
+        """Transfers until then. A server that is away is asked again."""
+        while not stop.is_set():
+            with suppress(*LOST), self._database.connect() as connection:
+                while not stop.wait(1 / per_second):
+                    self._one(connection)
+
+    @property
+    def transfers(self) -> int:
+        """Those that were tried."""
+        return self._done
+
     def _one(self, connection: Any) -> None:
         self._done += 1
         source, target = self._chosen.sample(range(1, ACCOUNTS + 1), 2)
@@ -68,6 +87,65 @@ class Bank:
         connection.run(f"INSERT INTO bank.notes VALUES ({number + 10}, 'note {number}')")
         connection.run("UPDATE bank.notes SET id = id WHERE id = 2")
         connection.run("ROLLBACK" if number % 7 == 0 else "COMMIT")
+
+
+class Builder:
+    """Alters a bank's tables while it runs, makes others and empties some: one step after another, from a seed."""
+
+    def __init__(self, database: Postgresql, rng: random.Random, say: Callable[[str], None]) -> None:
+        self._database, self._rng, self._say = database, rng, say
+        self._number = 0
+        self.done: Counter[str] = Counter()
+
+    def run(self, stop: Event, longest_pause_s: float) -> None:
+        """Steps until then. One whose server dies may have been done or not, and nobody asks."""
+        steps = (self._add, self._add, self._drop, self._make, self._empty)
+        while not stop.wait(self._rng.uniform(0.1, longest_pause_s)):
+            step = self._rng.choice([step for step in steps if not self.done[step.__name__]] or steps)
+            self._number += 1
+            try:
+                statements = step()
+                if self._rng.random() < 0.5:
+                    statements = ["BEGIN", *statements, "COMMIT"]
+                self._database.query(*statements)
+            except LOST as error:
+                self._say(f"{step.__name__}: {str(error)[:160]}")
+            else:
+                self.done[step.__name__] += bool(statements)
+
+    def _add(self) -> list[str]:
+        table, column = self._table(), f"extra_{self._number}"
+        kind = self._rng.choice(("int", "text", "numeric(12, 2)"))
+        return [
+            f"ALTER TABLE bank.{table} ADD COLUMN {column} {kind}",
+            f"UPDATE bank.{table} SET {column} = {self._number}::{kind} WHERE id % 5 = {self._number % 5}",
+        ]
+
+    def _drop(self) -> list[str]:
+        extra = [found for found in self._database.query(_COLUMNS) if found[1].startswith("extra_")]
+        if not extra:
+            return []
+        table, column = self._rng.choice(extra)
+        return [f"ALTER TABLE bank.{table} DROP COLUMN {column}", f"UPDATE bank.{table} SET id = id WHERE id < 5"]
+
+    def _make(self) -> list[str]:
+        table = f"made_{self._number}"
+        return [
+            f"CREATE TABLE bank.{table} (id int PRIMARY KEY, v text)",
+            f"ALTER TABLE bank.{table} REPLICA IDENTITY FULL",
+            f"INSERT INTO bank.{table} SELECT n, 'made ' || n FROM generate_series(1, 30) n",
+            f"DELETE FROM bank.{table} WHERE id % 7 = 0",
+        ]
+
+    def _empty(self) -> list[str]:
+        names = self._rng.choice(("bank.notes", "bank.transfers", "bank.notes, bank.transfers"))
+        return [
+            f"TRUNCATE {names}",
+            "INSERT INTO bank.notes VALUES (2, 'new') ON CONFLICT (id) DO UPDATE SET body = 'newer'",
+        ]
+
+    def _table(self) -> str:
+        return self._rng.choice(("accounts", "transfers", "notes"))
 
 
 def tables(database: Postgresql) -> Tables:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Protocol
 
 import psutil
-from conftest import Changefeed, Upstream
+from conftest import Changefeed
 
 _LOOKS = 100
+
+
+class Source(Protocol):
+    """What a changefeed reads."""
+
+    def now(self) -> int:
+        """Return a ts that what is committed now is not above."""
+
+    def ports(self) -> set[int]:
+        """Return those that pullers connect to."""
 
 
 class Victims:
     """Those that run at the moment."""
 
-    def __init__(self, upstream: Upstream, changefeed: Changefeed, downstream_port: int | None = None) -> None:
+    def __init__(self, upstream: Source, changefeed: Changefeed, downstream_port: int | None = None) -> None:
         """`downstream_port`: of a server that tasks write to, where these are no files."""
         self._changefeed = changefeed
         self._downstream_port = downstream_port
-        addresses = (upstream.cluster.pd_address, *upstream.cluster.store_addresses.values())
-        self._upstream_ports = {int(address.rpartition(":")[2]) for address in addresses}
+        self._upstream_ports = upstream.ports()
 
     def driver(self) -> psutil.Process:
         assert self._changefeed.process is not None
@@ -26,6 +36,10 @@ class Victims:
 
     def jvm(self) -> psutil.Process:
         return next(process for process in self.driver().children() if process.name() == "java")
+
+    def family(self) -> list[psutil.Process]:
+        """All but the driver: Spark's JVM, its daemon and the tasks' workers."""
+        return list(self.driver().children(recursive=True))
 
     def pullers(self) -> set[psutil.Process]:
         """The tasks' workers that hold a connection to the upstream."""
@@ -48,7 +62,7 @@ class Victims:
     def _workers(self) -> list[psutil.Process]:
         """Spark forks a task's workers from a daemon, whose name they have."""
         found = []
-        for process in self.driver().children(recursive=True):
+        for process in self.family():
             with suppress(psutil.NoSuchProcess):
                 parent = process.parent()
                 if _is_worker(process) and parent is not None and _is_worker(parent):
