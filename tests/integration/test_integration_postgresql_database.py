@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from changefeed.cli.main import main
-from changefeed.errors import InvalidSpec, NeedsHuman, Refused, Unavailable
+from changefeed.errors import NeedsHuman, Refused, Unavailable
 from changefeed.model.tso import compose
 from changefeed.upstream.postgresql.access import PostgresqlAccess
 from changefeed.upstream.postgresql.database import PostgresqlDatabase
@@ -66,8 +66,6 @@ async def test_a_ts_is_above_the_one_before_and_at_the_servers_clock(database: P
 
 
 async def test_what_it_can_not_do_is_refused(database: PostgresqlDatabase) -> None:
-    with pytest.raises(InvalidSpec, match=r"spec\.initialCopy: not possible from PostgreSQL"):
-        database.check_can_copy()
     with pytest.raises(Unavailable, match="keeps history by slots"):
         await database.holds()
     assert await database.bounds(7, 64) == ()

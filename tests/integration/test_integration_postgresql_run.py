@@ -7,21 +7,14 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.owner.closing.undriven import close
-from changefeed.owner.driver import Outcome, RunOptions
 from changefeed.schema.ddl.actions import Action
-from changefeed.spec.model import Changefeed
-from changefeed.spec.parse import parse
-from changefeed.upstream import choice
-from integration_inprocess import InProcessExecution, Run, resource
 from integration_postgresql import Postgresql, running
 from integration_postgresql_bank import PUBLICATION, TABLES, Bank, changes, differences, replayed, tables
-
-USER, PASSWORD = "keeper", "p@ss/word"
+from integration_postgresql_world import PASSWORD, USER, World
 
 
 @pytest.fixture
@@ -38,40 +31,6 @@ def lines(lake: Path) -> list[list[str]]:
         with path.open(newline="") as file:
             found.extend(csv.reader(file))
     return sorted(found, key=lambda line: int(line[3]))
-
-
-class World:
-    def __init__(self, database: Postgresql, folder: Path) -> None:
-        self.database, self.folder, self.lake = database, folder, folder / "lake"
-        self.secrets = folder / "secrets"
-        (self.secrets / "reader").mkdir(parents=True)
-        for key, value in (("username", USER), ("password", PASSWORD)):
-            (self.secrets / "reader" / key).write_text(value)
-
-    def changefeed(self, **spec: Any) -> Changefeed:
-        reader = {"secretRef": {"name": "reader"}}
-        upstream = {"host": "127.0.0.1", "port": self.database.port, "database": "postgres", "credentials": reader}
-        spec = {"upstream": {"postgresql": upstream}, "filter": {"rules": ["bank.*"]}} | spec
-        made = resource("", 0, self.folder, **spec)
-        del made["spec"]["startTs"]
-        return parse(json.dumps(made))
-
-    def run(self, **spec: Any) -> Run:
-        options = RunOptions(metrics_port=0, secrets_dir=self.secrets)
-        return Run(self.changefeed(**spec), InProcessExecution(), options).start()
-
-    async def now(self) -> int:
-        upstream = await choice.access_of(self.changefeed(), self.secrets).connect()
-        try:
-            return await upstream.now()
-        finally:
-            await upstream.close()
-
-    async def to_the_end(self) -> Outcome:
-        return await self.run(targetTs=str(await self.now())).outcome()
-
-    def slots(self) -> list[str]:
-        return [name for (name,) in self.database.query("SELECT slot_name FROM pg_replication_slots")]
 
 
 @pytest.fixture

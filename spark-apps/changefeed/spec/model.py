@@ -198,7 +198,6 @@ class Spark(Section):
 
 
 _NO_START = "none with upstream.postgresql: its history begins with the slot, which the first start makes"
-_NO_COPY = "false with upstream.postgresql: the rows of before are not copied"
 _ONE_PULLER = "pullers.count 1 with upstream.postgresql: a slot has one reader"
 _NO_CHECKSUMS = "integrity.level None with upstream.postgresql: its rows carry no checksums"
 
@@ -225,7 +224,6 @@ def _spec_rules() -> Iterator[JsonDict]:
     counted = "has(self.spark) && has(self.spark.pullers) && has(self.spark.pullers.count)"
     for refused, allowed in (
         ("has(self.startTs)", _NO_START),
-        ("has(self.initialCopy) && self.initialCopy", _NO_COPY),
         (f"{counted} && self.spark.pullers.count != 1", _ONE_PULLER),
         (f"{cel_at('self', 'integrity.level')} == 'Correctness'", _NO_CHECKSUMS),
     ):
@@ -253,7 +251,7 @@ class Spec(Section):
     initial_copy: Annotated[Flag, fixed(FROM_CREATION)] = False
     """
     Write the rows that exist at startTs as inserts before any changes. A table that `filter` selects later is copied as
-    of that moment. A rewind starts with a copy as well. Not possible with PostgreSQL.
+    of that moment. A rewind starts with a copy as well.
     """
     target_ts: Ts | None = None
     """Finish once everything up to this ts is written."""
@@ -287,13 +285,6 @@ class Spec(Section):
         if start_ts is not None and _is_read_by_slot(info):
             raise wrong(_NO_START)
         return start_ts
-
-    @field_validator("initial_copy")
-    @classmethod
-    def _where_it_can_copy(cls, initial_copy: bool, info: ValidationInfo) -> bool:
-        if initial_copy and _is_read_by_slot(info):
-            raise wrong(_NO_COPY)
-        return initial_copy
 
     @field_validator("integrity")
     @classmethod

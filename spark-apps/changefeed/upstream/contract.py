@@ -270,8 +270,11 @@ class HistoryLease(Protocol):
     @property
     def held(self) -> HeldUntil | None: ...
 
-    async def begin(self) -> int:
-        """Make the hold, for a first start: a ts from which on every change is readable. Raises Transient."""
+    async def begin(self, lead: int = 0) -> int:
+        """Make the hold, for a first start: a ts from which on every change is readable. Raises Transient.
+
+        `lead`: what the changefeed holds from then on begins so much below that ts.
+        """
         ...
 
     async def hold(self, ts: int) -> None:
@@ -397,14 +400,18 @@ class Upstream(Protocol):
         return []
 
     def check_can_copy(self) -> None:
-        """Raises InvalidSpec for spec.initialCopy where no table can be read as of a ts."""
+        """Raises InvalidSpec for spec.initialCopy where rows can't be had as of a ts."""
 
     async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
-        """The keys between which a physical table has parts of a like size, at most so many.
-
-        A copy misses the rows at or above the last of them.
-        """
+        """The keys between which a physical table has parts of a like size, at most so many."""
         ...
+
+    async def copy_bounds(self, table: TableInfo, table_id: int, most: int) -> tuple[bytes, ...]:
+        """The bounds of a TableCopy of no more than `most` chunks. It misses the rows at or above the last of them.
+
+        `table`: by which its rows will be decoded. Raises NeedsHuman, Transient.
+        """
+        return await self.bounds(table_id, most)
 
     async def close(self) -> None:
         """Nothing is asked of it any more."""

@@ -8,10 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, ProtocolViolation, Refused, Transient
+from changefeed.errors import ChangefeedError, NeedsHuman, ProtocolViolation, Refused, Transient
 from changefeed.model.position import OP_INSERT
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.model.table_copy import TableCopy
 from changefeed.upstream.contract import Data, FeedEvent, Resolved, SchemaNews, SubscriptionFailed
 from changefeed.upstream.postgresql import feed as feed_module
 from changefeed.upstream.postgresql.failures import AWAY, REFUSED
@@ -55,6 +54,9 @@ class Scripted:
 
     def tell(self) -> None:
         pass
+
+    def anchor(self) -> int:
+        raise NotImplementedError
 
     def close(self) -> None:
         pass
@@ -192,9 +194,3 @@ async def test_who_comes_late_makes_the_stream_begin_anew(monkeypatch: pytest.Mo
     rows = [(each.sub_id, each.batch["commit_ts"].to_pylist()) for each in run.events if isinstance(each, Data)]
     assert rows == [(1, [20, 30]), (2, [20]), (2, [30])]
     assert [each.ts for each in run.events if isinstance(each, SchemaNews)] == [30, 40]
-
-
-async def test_a_copy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(monkeypatch, [taken(20)])
-    with pytest.raises(InvalidSpec, match="initialCopy"):
-        run.feed.subscribe(1, T, b"", b"", 15, TableCopy(1, ()))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from changefeed.errors import ProtocolViolation
+from changefeed.model.table_copy import TableCopy
 from changefeed.upstream.postgresql.subscriptions import SlotSubscriptions
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,6 +89,37 @@ def test_7_who_comes_while_bytes_are_looked_at_waits() -> None:
     found.subscribe(2, A, 20)
     assert found.takers(A) == [1]
     assert not found.sent(2, 30)
+
+
+def test_8_who_is_copied_looks_at_what_is_above_the_copy_and_begins_anew_with_all_others_that_are() -> None:
+    copies = TableCopy(5, (b"", b"a", b"b")), TableCopy(5, (b"", b"b"))
+    found = SlotSubscriptions()
+    found.subscribe(1, A, 5, copies[0])
+    found.subscribe(2, B, 6, copies[1])
+    found.begin()
+    assert found.tables() == {A, B}
+    assert (found.takers(A), found.behind(copies[0].ts + 9)) == ([], [])
+    assert [each.sub_id for each in found.copiers(A)] == [1]
+    assert found.below(copies[0].ts) == []
+    assert found.next_copy() is None  # all up to their ts is to be read first
+    found.position = copies[0].ts + 9
+    first = found.next_copy()
+    assert first is not None
+    assert (first.sub_id, first.sent_ts, found.needed_ts) == (1, 5, 5)
+    assert found.sent(1, copies[0].ts)
+    found.copied(1)
+    assert not found.is_copying(first)
+    assert not found.settle()  # it waits for the other
+    second = found.next_copy()
+    assert second is not None
+    found.hold(2)
+    assert not found.is_copying(second)
+    assert found.settle()  # and not for who is held
+    found.begin()
+    assert (found.takers(A), found.sent_ts(1)) == ([1], copies[0].ts)
+    found.resume(2)
+    assert not found.settle()
+    assert found.copiers(B) != [second], "what it has looked at is not all"
 
 
 def test_a_sub_id_is_used_once() -> None:

@@ -163,9 +163,9 @@ class Forever(contract.HistoryLease):
     def __init__(self, upstream: InMemory) -> None:
         self._upstream = upstream
 
-    async def begin(self) -> int:
+    async def begin(self, lead: int = 0) -> int:
         ts = await self._upstream.now()
-        await self.hold(ts)
+        await self.hold(ts - lead)
         return ts
 
     async def hold(self, ts: int) -> None:

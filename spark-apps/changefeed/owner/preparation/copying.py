@@ -45,18 +45,20 @@ def _check_unchanged(names: list[int], before: Mapping[int, TableInfo], then: Sc
             )
 
 
-async def copy_record(state: State, dispatchers: list[int], upstream: Upstream) -> CopyRecord:
-    """By which these tables are copied. Raises Transient."""
-    tables = []
+async def copy_record(
+    state: State, dispatchers: list[int], tables: Mapping[int, TableInfo], upstream: Upstream
+) -> CopyRecord:
+    """By which these tables are copied. Raises NeedsHuman, Transient."""
+    copied = []
     for dispatcher in dispatchers:
-        bounds = tuple(bound.hex() for bound in await upstream.bounds(dispatcher, MOST_CHUNKS))
-        tables.append(CopiedTable(dispatcher=dispatcher, bounds=bounds))
+        bounds = await upstream.copy_bounds(tables[dispatcher], dispatcher, MOST_CHUNKS)
+        copied.append(CopiedTable(dispatcher=dispatcher, bounds=tuple(bound.hex() for bound in bounds)))
     return CopyRecord(
         n=state.n + 1,
         epoch=state.epoch.number,
         nonce=state.epoch.nonce,
         from_ts=state.checkpoint_ts,
-        tables=tuple(tables),
+        tables=tuple(copied),
     )
 
 

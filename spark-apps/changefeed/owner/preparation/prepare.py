@@ -131,7 +131,8 @@ async def prepare(
         from_ts = restart.from_ts if restart else state.checkpoint_ts
     is_made_here = state.n == 0 and await makes_hold(changefeed, upstream, attempt)
     removed_from = log if is_made_here else None
-    async with history_held(history, from_ts, removed_from, changefeed.spec.start_ts is not None) as start_ts:
+    lead = COPY_TICKS if changefeed.spec.initial_copy else 0
+    async with history_held(history, from_ts, removed_from, changefeed.spec.start_ts is not None, lead) as start_ts:
         # DDLs that were executed above the checkpoint are a part of what the run begins with.
         schema_ts = max(start_ts, state.last_ddl[0]) if state.last_ddl and not restart else start_ts
         if changefeed.spec.initial_copy:
@@ -154,7 +155,7 @@ async def prepare(
     state = await _leave_out(log, sink, tables.keys())
     if to_copy := tables_to_copy(state, tables.keys()):
         await check_can_copy(changefeed, to_copy, tables, state, schema_ts, upstream)
-        await asyncio.to_thread(log.append, await copy_record(state, to_copy, upstream))
+        await asyncio.to_thread(log.append, await copy_record(state, to_copy, tables, upstream))
         state = log.state
     if not upstream.has_old_definitions and not state.finished:
         state = await _define(log, tables)
@@ -204,19 +205,14 @@ class _Known(Mapping[int, TableInfo]):
 
 
 async def _first_ts(changefeed: Changefeed, upstream: Upstream) -> int | None:
-    """Where a first start begins; None: now.
-
-    A copy begins a moment earlier, so what is held is not what the upstream would take for now.
-    """
+    """Where a first start begins, which is a moment earlier with a copy; None: now."""
     spec = changefeed.spec
-    if spec.start_ts is None and not spec.initial_copy:
-        return None
-    start_ts = spec.start_ts if spec.start_ts is not None else await upstream.now()
-    await check_not_ahead(start_ts, upstream)
     if spec.initial_copy:
         upstream.check_can_copy()
-        start_ts -= COPY_TICKS
-    return start_ts
+    if spec.start_ts is None:
+        return None
+    await check_not_ahead(spec.start_ts, upstream)
+    return spec.start_ts - COPY_TICKS if spec.initial_copy else spec.start_ts
 
 
 def _check_selected(state: State, sink: SinkClaim, selected: Set[int], schema: SchemaHistory) -> None:
@@ -294,11 +290,11 @@ async def makes_hold(changefeed: Changefeed, upstream: Upstream, attempt: int) -
 
 @asynccontextmanager
 async def history_held(
-    history: HistoryLease, ts: int | None, log: Log | None, may_be_repeated: bool
+    history: HistoryLease, ts: int | None, log: Log | None, may_be_repeated: bool, lead: int = 0
 ) -> AsyncIterator[int]:
     """Changes after `ts` are held before anything is read, and let go of if nobody will need them; gives that ts.
 
-    None: from now on, which is the upstream's to say.
+    None: from now on, which is the upstream's to say, and from `lead` before.
 
     `log`: of a first start that makes the hold, and removes it if it fails.
 
@@ -307,7 +303,7 @@ async def history_held(
     """
     try:
         if ts is None:
-            ts = await history.begin()
+            ts = await history.begin(lead) - lead
         else:
             await history.hold(ts)
         yield ts

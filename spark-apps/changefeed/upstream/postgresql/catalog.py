@@ -8,6 +8,7 @@ Only columns of the primary key are NOT NULL: others may come to be nullable wit
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -47,10 +48,12 @@ WITH RECURSIVE domains(domain, base, typmod) AS (
 
 #: `missing`: what rows have that are older than the column, if that is not NULL. `published`: NULL before PostgreSQL
 #: 15, which has no lists of columns; before 18 it may name generated columns, and they are never sent.
-_TABLES = f"""{_BASES}
+#: `is_partitioned` and `row_filter` (NULL before 15) are for who reads its rows.
+_DEFINED = f"""{_BASES}
 SELECT to_jsonb(found) FROM (
   SELECT c.oid::bigint AS id, n.nspname AS schema, c.relname AS name, c.relreplident::text AS identity,
     to_jsonb(p) -> 'attnames' AS published,
+    c.relkind::text = 'p' AS is_partitioned, to_jsonb(p) ->> 'rowfilter' AS row_filter,
     current_setting('server_version_num')::int >= 180000 AS sends_generated,
     (SELECT jsonb_agg(jsonb_build_object('number', a.attnum, 'name', a.attname,
         'generated', a.attgenerated::text, 'missing', (a.attmissingval::text::text[])[1],
@@ -72,8 +75,9 @@ SELECT to_jsonb(found) FROM (
   FROM pg_publication_tables p
     JOIN pg_namespace n ON n.nspname = p.schemaname
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-  WHERE p.pubname = :name ORDER BY c.oid
-) found"""
+  WHERE p.pubname = :name"""
+_TABLES = f"{_DEFINED} ORDER BY c.oid) found"
+_TABLE = f"{_DEFINED} AND c.oid = CAST(:table AS oid)) found"
 
 _DOMAINS = f"""{_BASES}
 SELECT to_jsonb(found) FROM (SELECT domain::bigint AS domain, base::bigint AS base, typmod FROM bases) found"""
@@ -105,6 +109,45 @@ def read_published(session: PostgresqlSession, publication: str) -> PublishedTab
     domains = {row["domain"]: (row["base"], row["typmod"]) for (row,) in session.rows(_DOMAINS)}
     parts = {oid for (oid,) in session.rows(_PARTS)} - {row["id"] for row in tables}
     return PublishedTables(tuple(databases), tuple(map(definition, tables)), domains, frozenset(parts))
+
+
+@dataclass(frozen=True)
+class ReadableTable:
+    """A table of a publication, for who reads its rows. `types`: the OIDs of its columns'.
+
+    `identity`: positions of the columns that are its primary key. `form`: all that the form of its rows depends on.
+    """
+
+    info: TableInfo
+    is_partitioned: bool
+    row_filter: str | None
+    identity: tuple[int, ...]
+    types: tuple[int, ...]
+    domains: Mapping[int, tuple[int, int]]
+    form: str
+
+
+def read_table(session: PostgresqlSession, publication: str, table: int) -> ReadableTable | None:
+    """One of them by its OID; None: it is not there, or not published."""
+    rows = session.rows(_TABLE, name=publication, table=table)
+    if not rows:
+        return None
+    domains = {row["domain"]: (row["base"], row["typmod"]) for (row,) in session.rows(_DOMAINS)}
+    ((row,),) = rows
+    info = definition(row)
+    primary = {name for index in info.indexes if index.is_primary for name, _ in index.columns}
+    sent = [column for column in row["columns"] if _is_sent(row, column)]
+    identity = tuple(number for number, column in enumerate(sent) if column["name"] in primary)
+    columns = [[column[each] for each in ("number", "name", "type", "typmod", "generated")] for column in sent]
+    return ReadableTable(
+        info,
+        row["is_partitioned"],
+        row["row_filter"],
+        identity,
+        tuple(column["type"] for column in sent),
+        domains,
+        json.dumps([columns, identity, row["row_filter"]]),
+    )
 
 
 def made_database(name: str) -> DatabaseInfo:

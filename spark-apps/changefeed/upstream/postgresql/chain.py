@@ -51,7 +51,7 @@ class Chain:
 
     def __init__(self, slot: str) -> None:
         self._slot = slot
-        self._lsn = 0  # of the last commit
+        self.lsn = 0  # of the last commit
         self._held = 0
         self._anchors: list[Anchor] = []  # good ones, from the one that may be confirmed on
         self.first_ts: int | None = None  # of the first anchor; None: none has come
@@ -62,9 +62,9 @@ class Chain:
 
         `said`: the anchor in it. Raises ProtocolViolation for a commit that is behind its successor.
         """
-        if lsn <= self._lsn:
-            raise broken_stream(f"The server sends a commit at {lsn_text(lsn)} behind one at {lsn_text(self._lsn)}.")
-        self._lsn = lsn
+        if lsn <= self.lsn:
+            raise broken_stream(f"The server sends a commit at {lsn_text(lsn)} behind one at {lsn_text(self.lsn)}.")
+        self.lsn = lsn
         time_ms = time_us // 1000
         if said is not None and said.ts > compose(time_ms + _BELIEVED_MS):
             said = None
@@ -116,3 +116,9 @@ class Chain:
 def lsn_text(lsn: int) -> str:
     """Give a position as PostgreSQL writes it."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def lsn_of(text: str) -> int:
+    """The inverse."""
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)

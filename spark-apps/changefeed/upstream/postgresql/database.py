@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from changefeed.clock import Clock
-from changefeed.errors import ChangefeedError, InvalidSpec, Transient, Unavailable
+from changefeed.errors import ChangefeedError, Transient, Unavailable
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.contract import GATHER_SECONDS, PATIENCE_S, FeedEvent, Hold, SchemaEvent
@@ -110,11 +110,16 @@ class PostgresqlDatabase:
         return SlotFeed(*where, emit, clock, scratch=scratch, room=room, gather_s=gather_s)
 
     def check_can_copy(self) -> None:
-        raise InvalidSpec("spec.initialCopy", "not possible from PostgreSQL", "Leave it out.")
+        """The stream has what rows were before they were changed, so they can be had as of any ts that it has."""
 
     async def bounds(self, table_id: int, most: int) -> tuple[bytes, ...]:
         """A slot has all tables whole."""
         return ()
+
+    async def copy_bounds(self, table: TableInfo, table_id: int, most: int) -> tuple[bytes, ...]:
+        from changefeed.upstream.postgresql.copies.cuts import bounds
+
+        return tuple(await self._asked(lambda session: bounds(session, self._publication, table, most)))
 
     async def close(self) -> None:
         await asyncio.to_thread(self._close)

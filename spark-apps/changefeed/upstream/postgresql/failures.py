@@ -18,6 +18,7 @@ from changefeed.errors import (
 REFUSED, AWAY = "PostgresqlRefuses", "PostgresqlUnavailable"
 #: What a reader of a slot meets: another has the slot, the slot is gone, the WAL is gone.
 _IN_USE, _UNDEFINED, _NO_FILE = "55006", "42704", "58P01"
+_LOCKED = "55P03"
 _NO_LOGIN, _NO_RIGHTS, _NO_DATABASE = "28", "42501", "3D000"
 #: By its class: lost connections, rolled back because of others, no more of something, an operator's doing, the disk.
 _AWAY = frozenset({"08", "40", "53", "57", "58"})
@@ -60,6 +61,6 @@ def _meant(where: str, code: str, text: str, slot: str) -> ChangefeedError:
         )
     if code == _NO_RIGHTS:
         return Refused(said, "Grant the changefeed's user what it lacks.")
-    if code[:2] in _AWAY:
+    if code[:2] in _AWAY or code == _LOCKED:
         return Transient(said, _TRIED_AGAIN, 1.0)
     return NeedsHuman(said, "Mend on the server what the error names, then start again.")

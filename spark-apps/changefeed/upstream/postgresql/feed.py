@@ -20,7 +20,6 @@ import pyarrow as pa
 from changefeed.clock import Clock, SystemClock, until_set
 from changefeed.errors import (
     ChangefeedError,
-    InvalidSpec,
     NeedsHuman,
     ProtocolViolation,
     Refused,
@@ -42,7 +41,11 @@ from changefeed.upstream.contract import (
     Stopped,
     SubscriptionFailed,
 )
+from changefeed.upstream.postgresql.copies.initial_copy import InitialCopies
+from changefeed.upstream.postgresql.copies.table_reader import TableReader
 from changefeed.upstream.postgresql.failures import AWAY, REFUSED
+from changefeed.upstream.postgresql.news import read_content
+from changefeed.upstream.postgresql.pgoutput.messages import Relation
 from changefeed.upstream.postgresql.server import PostgresqlServer
 from changefeed.upstream.postgresql.slot_reader import SlotArrival, SlotReader, SlotRows
 from changefeed.upstream.postgresql.subscriptions import SlotSubscriptions
@@ -86,21 +89,32 @@ class SlotFeed(Feed):
         self._thread = ThreadPoolExecutor(1, "slot")
         self._tasks = asyncio.TaskGroup()
         self._subscriptions = SlotSubscriptions()
+        self.metrics = FeedMetrics()
         self._changed = asyncio.Event()
+        self._copies = InitialCopies(
+            TableReader(server, publication),
+            self._subscriptions,
+            partial(self._in_thread, self._reader.anchor),
+            emit,
+            self._lost,
+            self._has_room,
+            self._clock,
+            self.metrics,
+        )
         self._told = 0  # all changes of schema up to here are
         self._failures = 0  # in a row
         self._stopped: Stopped | None = None
-        self.metrics = FeedMetrics()
 
     async def __aenter__(self) -> SlotFeed:
         await self._tasks.__aenter__()
-        self._task = self._tasks.create_task(self._pull())
+        self._running = [self._tasks.create_task(work) for work in (self._pull(), self._copies.run())]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._task.cancel()
+        for task in self._running:
+            task.cancel()
         try:
             await self._tasks.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
@@ -112,29 +126,33 @@ class SlotFeed(Feed):
         self, sub_id: int, span_id: int, start_key: bytes, end_key: bytes, start_ts: int, copy: TableCopy | None = None
     ) -> None:
         """As Feed.subscribe. A table has no parts."""
-        if copy is not None:
-            raise InvalidSpec("spec.initialCopy", "not possible with spec.upstream.postgresql", "Leave it out.")
-        self._subscriptions.subscribe(sub_id, span_id, start_ts)
+        self._subscriptions.subscribe(sub_id, span_id, start_ts, copy)
         self.metrics.registrations += 1
-        self._changed.set()
+        self._look()
 
     def release(self, sub_id: int) -> None:
         """As Feed.release."""
         self._subscriptions.release(sub_id)
-        self._changed.set()
+        self._look()
 
     def hold(self, sub_id: int) -> None:
         """As Feed.hold."""
         self._subscriptions.hold(sub_id)
+        self._look()
 
     def resume(self, sub_id: int) -> None:
         """As Feed.resume."""
         self._subscriptions.resume(sub_id)
-        self._changed.set()
+        self._look()
 
     def stopped(self) -> Stopped | None:
         """Why nothing comes, since a while."""
-        return self._stopped
+        return self._stopped or self._copies.stopped
+
+    def _look(self) -> None:
+        """Subscriptions are other ones than before."""
+        self._changed.set()
+        self._copies.look()
 
     async def _pull(self) -> None:
         await until_set(self._changed, self._clock, _FIRST_WAIT_S)
@@ -153,6 +171,7 @@ class SlotFeed(Feed):
         """One, until it must begin anew."""
         await self._in_thread(self._reader.open)
         self._subscriptions.begin()
+        self._copies.passed(0)
         while not self._subscriptions.settle():
             if self._subscriptions.all_rest:
                 self._changed.clear()
@@ -168,12 +187,17 @@ class SlotFeed(Feed):
             for sub_id in self._subscriptions.below(taken.first_ts):
                 await self._lost(sub_id, self._no_history(sub_id, taken.first_ts))
         await self._news(taken)
+        for ts, content in taken.news:
+            if not isinstance(told := read_content(content), Relation):
+                self._copies.emptied(ts, told)
         while (rows := await self._in_thread(next, taken.rows, None)) is not None:
             await self._rows(rows)
+            self._copies.take(rows)
             await self._has_room()
         if taken.position is None:
             return
         self._subscriptions.position = taken.position
+        self._copies.passed(taken.lsn)
         for sub_id in self._subscriptions.behind(taken.position):
             if self._subscriptions.sent(sub_id, taken.position):
                 await self._emit(Resolved(sub_id, taken.position))
@@ -190,6 +214,10 @@ class SlotFeed(Feed):
         self._failures, self._stopped = 0, None
 
     async def _rows(self, rows: SlotRows) -> None:
+        if rows.error is not None:
+            for copying in self._subscriptions.copiers(rows.table):
+                if _above(rows.batch, copying.copy.ts).num_rows:
+                    await self._lost(copying.sub_id, rows.error)
         for sub_id in self._subscriptions.takers(rows.table):
             sent_ts = self._subscriptions.sent_ts(sub_id)
             if sent_ts is None:

@@ -31,8 +31,8 @@ class SlotLease(HistoryLease):
     def held(self) -> HeldUntil | None:
         return self._held
 
-    async def begin(self) -> int:
-        """As HistoryLease.begin: makes the slot if it is not there."""
+    async def begin(self, lead: int = 0) -> int:
+        """As HistoryLease.begin: makes the slot if it is not there. Below the ts there is nothing to be held."""
         return await asyncio.to_thread(self._begin)
 
     async def hold(self, ts: int) -> None:

@@ -19,7 +19,7 @@ from changefeed.upstream.binary_view import Ints
 from changefeed.upstream.contract import GATHER_SECONDS
 from changefeed.upstream.postgresql import anchors, slots
 from changefeed.upstream.postgresql.catalog import read_published
-from changefeed.upstream.postgresql.chain import Chain
+from changefeed.upstream.postgresql.chain import Chain, lsn_of
 from changefeed.upstream.postgresql.news import content_of
 from changefeed.upstream.postgresql.pgoutput.changes import NetChanges
 from changefeed.upstream.postgresql.pgoutput.messages import Commit, KeepAlive, LogicalMessage, Relation, Truncate
@@ -37,11 +37,12 @@ _BUSY_S, _BUSY_PAUSE_S = 5.0, 0.2
 
 @dataclass(frozen=True)
 class SlotRows:
-    """Rows of one table, each with its ts. `error`: why they can't be handed on."""
+    """Rows of one table, each with its ts, as `relation` has them. `error`: why they can't be handed on."""
 
     table: int
     batch: pa.RecordBatch
     error: NeedsHuman | None = None
+    relation: Relation | None = None
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,14 @@ class SlotArrival:
 
     `position`: every commit at or below it is in this or was in what came before; None: no commit has a ts yet.
     `first_ts`: the lowest that any commit of the stream has. `news`: with the ts before which all is as it was. `rows`
-    are looked at as they are read, in the reader's thread.
+    are looked at as they are read, in the reader's thread. `lsn`: where the record of the last commit begins.
     """
 
     first_ts: int | None
     position: int | None
     news: list[tuple[int, bytes]]
     rows: Iterator[SlotRows]
+    lsn: int = 0
 
 
 class SlotReader:
@@ -132,12 +134,19 @@ class SlotReader:
             self._confirmed = position
             self._replication.confirm(self._received, position)
         rows = self._rows(arrived.changes, np.array(ts, np.uint64))
-        return SlotArrival(self._chain.first_ts, self._chain.last_ts, heard, rows)
+        return SlotArrival(self._chain.first_ts, self._chain.last_ts, heard, rows, self._chain.lsn)
 
     def tell(self) -> None:
         """Who does not read for a while calls it, or the server takes us for dead."""
         if self._replication is not None:
             self._replication.tell()
+
+    def anchor(self) -> int:
+        """Put an anchor into the WAL; gives a position that is behind all commits so far, and ahead of its own."""
+        if self._session is None:
+            raise Transient(f"{self._server}: its stream is not read now.", "It is begun again.")
+        ((_, lsn),) = self._session.rows(anchors.EMIT)
+        return lsn_of(lsn)
 
     def _connected(self, session: PostgresqlSession, born_us: int) -> Replication:
         until = time.monotonic() + _BUSY_S
@@ -200,7 +209,7 @@ class SlotReader:
             elif any(each != relation and len(np.intersect1d(commits, net.commits)) for each, commits in before):
                 error = _several_versions(relation)
             before.append((relation, np.unique(net.commits)))
-            yield SlotRows(relation.oid, batch, error)
+            yield SlotRows(relation.oid, batch, error, relation)
 
     def _primary_key(self, relation: Relation) -> Sequence[str] | None:
         self.tell()  # a large transaction is looked at for longer than the server waits

@@ -12,6 +12,9 @@ that have been handed on. It is *joined* while all its rows above that are still
 5. *All are held.* The stream rests where it is, so that they can resume there.
 6. *The stream's first anchor is above the sent_ts of one.* Its history is gone.
 7. *One joins while some bytes are looked at.* It must wait until that is over: nobody has looked for its rows in them.
+8. *One's table is copied.* It joins as one that wants what is above the ts of the copy, and nothing is handed on of its
+   rows: they are looked at (feed). When all its chunks are there, it must begin in the stream anew, and does that with
+   all others that are copied meanwhile.
 """
 
 from __future__ import annotations
@@ -19,14 +22,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from changefeed.errors import ProtocolViolation
+from changefeed.model.table_copy import TableCopy
 
 
 @dataclass
 class _Taker:
+    """`copy`: its rows come first. `turn`: how often what it looks at has begun anew."""
+
     table: int
     sent_ts: int
+    copy: TableCopy | None = None
     is_held: bool = False
     is_joined: bool = False
+    is_copied: bool = False  # and has not joined since
+    turn: int = 0
+
+    @property
+    def from_ts(self) -> int:
+        """What it wants of the stream is above it."""
+        return self.sent_ts if self.copy is None else self.copy.ts
+
+    def leave(self) -> None:
+        self.is_joined = False
+        self.turn += 1
+
+
+@dataclass(frozen=True)
+class Copying:
+    """A subscription whose table is to be read. It is until its `turn` is over."""
+
+    sub_id: int
+    table: int
+    sent_ts: int
+    copy: TableCopy
+    turn: int
 
 
 class SlotSubscriptions:
@@ -36,11 +65,11 @@ class SlotSubscriptions:
         self._all: dict[int, _Taker] = {}
         self.position: int | None = None
 
-    def subscribe(self, sub_id: int, table: int, start_ts: int) -> None:
-        """It wants rows above start_ts."""
+    def subscribe(self, sub_id: int, table: int, start_ts: int, copy: TableCopy | None = None) -> None:
+        """It wants rows above start_ts; `copy`: which is inside of it."""
         if sub_id in self._all:
             raise ProtocolViolation(f"Subscription {sub_id} exists already.", "Give each assignment a fresh sub_id.")
-        self._all[sub_id] = _Taker(table, start_ts)
+        self._all[sub_id] = _Taker(table, start_ts, copy)
 
     def release(self, sub_id: int) -> None:
         """Nothing is for it any more. Unknown: nothing happens."""
@@ -49,7 +78,8 @@ class SlotSubscriptions:
     def hold(self, sub_id: int) -> None:
         """Nothing is for it until it resumes. Unknown: nothing happens."""
         if (subscription := self._all.get(sub_id)) is not None:
-            subscription.is_held, subscription.is_joined = True, False
+            subscription.is_held = True
+            subscription.leave()
 
     def resume(self, sub_id: int) -> None:
         """It wants rows above its sent_ts again. Unknown: nothing happens."""
@@ -60,15 +90,17 @@ class SlotSubscriptions:
         """A stream does."""
         self.position = None
         for subscription in self._all.values():
-            subscription.is_joined = False
+            subscription.leave()
         self.settle()
 
     def settle(self) -> bool:
         """Whoever can joins, between what arrives. Tells whether the stream must begin anew for the others."""
         wait = [each for each in self._all.values() if not (each.is_held or each.is_joined)]
         for subscription in wait:
-            subscription.is_joined = self.position is None or subscription.sent_ts >= self.position
-        return not all(subscription.is_joined for subscription in wait)
+            subscription.is_joined = self.position is None or subscription.from_ts >= self.position
+            subscription.is_copied = subscription.is_copied and not subscription.is_joined
+        is_copying = any(each.copy is not None and each.is_joined for each in self._all.values())
+        return not all(each.is_joined or (each.is_copied and is_copying) for each in wait)
 
     @property
     def all_rest(self) -> bool:
@@ -86,24 +118,29 @@ class SlotSubscriptions:
 
     def below(self, first_ts: int) -> list[int]:
         """Those that want what is before the stream's first ts."""
-        return [n for n, each in self._all.items() if each.is_joined and each.sent_ts < first_ts]
+        return [n for n, each in self._all.items() if each.is_joined and each.from_ts < first_ts]
 
     def tables(self) -> frozenset[int]:
         """Whose rows are wanted in what arrives next."""
         return frozenset(subscription.table for subscription in self._all.values() if subscription.is_joined)
 
     def takers(self, table: int) -> list[int]:
-        """Who wants rows of the table."""
-        return [n for n, each in self._all.items() if each.is_joined and each.table == table]
+        """Who is handed rows of the table."""
+        return [n for n, each in self._all.items() if each.is_joined and each.table == table and each.copy is None]
+
+    def copiers(self, table: int) -> list[Copying]:
+        """Who looks at rows of the table."""
+        found = [each for sub_id in self._all if (each := self._copying(sub_id)) is not None]
+        return [each for each in found if each.table == table]
 
     def sent_ts(self, sub_id: int) -> int | None:
-        """Rows above it are for the subscription; None: none are."""
+        """Rows of the stream above it are for the subscription; None: none are."""
         subscription = self._all.get(sub_id)
-        return subscription.sent_ts if subscription is not None and subscription.is_joined else None
+        return subscription.from_ts if subscription is not None and subscription.is_joined else None
 
     def behind(self, ts: int) -> list[int]:
         """Those that are to hear that all up to `ts` has been handed on."""
-        return [n for n, each in self._all.items() if each.is_joined and each.sent_ts < ts]
+        return [n for n, each in self._all.items() if each.is_joined and each.copy is None and each.sent_ts < ts]
 
     def sent(self, sub_id: int, ts: int) -> bool:
         """The subscription is about to hear that; False: it is not for it any more."""
@@ -112,6 +149,31 @@ class SlotSubscriptions:
             return False
         subscription.sent_ts = max(subscription.sent_ts, ts)
         return True
+
+    def next_copy(self) -> Copying | None:
+        """Whose table is to be read now; None: nobody's, or all up to the ts of their copies has not been read."""
+        for sub_id in self._all:
+            found = self._copying(sub_id)
+            if found is not None and self.position is not None and self.position >= found.copy.ts:
+                return found
+        return None
+
+    def is_copying(self, copying: Copying) -> bool:
+        """Tell whether it is still its turn."""
+        subscription = self._all.get(copying.sub_id)
+        return subscription is not None and subscription.is_joined and subscription.turn == copying.turn
+
+    def copied(self, sub_id: int) -> None:
+        """All up to the ts of its copy has been handed on."""
+        subscription = self._all[sub_id]
+        subscription.copy, subscription.is_copied = None, True
+        subscription.leave()
+
+    def _copying(self, sub_id: int) -> Copying | None:
+        each = self._all[sub_id]
+        if each.copy is None or not each.is_joined:
+            return None
+        return Copying(sub_id, each.table, each.sent_ts, each.copy, each.turn)
 
     def check(self) -> None:
         """What holds between two calls, for tests. Raises AssertionError."""

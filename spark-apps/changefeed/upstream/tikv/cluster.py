@@ -92,5 +92,8 @@ class TikvCluster:
         borders = [decode_bytes(region.start_key)[0] for region in regions if region.start_key]
         return bounds_of(start, end, borders, most)
 
+    async def copy_bounds(self, table: TableInfo, table_id: int, most: int) -> tuple[bytes, ...]:
+        return await self.bounds(table_id, most)
+
     async def close(self) -> None:
         await self.pd.close()

@@ -59,14 +59,14 @@ class CopyStream:
         if self._size < self._wanted:
             return _messages(b"", [0])
         whole = data if self._size == len(data) else b"".join(self._pieces)
-        bounds, length = _walk(whole)
+        bounds, length = walk(whole)
         end = bounds[-1]
         self._pieces, self._size = ([whole[end:]] if end < len(whole) else []), len(whole) - end
         self._wanted = _HEAD if length is None else 1 + length
         return _messages(whole, bounds)
 
 
-def _walk(data: bytes) -> tuple[list[int], int | None]:
+def walk(data: bytes) -> tuple[list[int], int | None]:
     """Where whole messages begin and the last of them ends; the length of the one that follows, if known."""
     bounds: list[int] = []
     add, at, size = bounds.append, 0, len(data)

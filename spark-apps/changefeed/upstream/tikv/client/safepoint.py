@@ -52,10 +52,10 @@ class Safepoint:
         self.ttl_seconds = ttl_seconds
         self.held: HeldUntil | None = None
 
-    async def begin(self) -> int:
-        """Hold history from now on."""
+    async def begin(self, lead: int = 0) -> int:
+        """Hold history from now on, and from so much before."""
         ts = await self._pd.tso()
-        await self.hold(ts)
+        await self.hold(ts - lead)
         return ts
 
     async def hold(self, ts: int) -> None:

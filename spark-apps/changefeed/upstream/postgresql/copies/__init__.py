@@ -1,0 +1,1 @@
+"""The initial copy of a database's tables."""
