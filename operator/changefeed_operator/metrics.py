@@ -148,6 +148,16 @@ def changefeed_families(changefeeds: Mapping[Key, Json], now: float) -> Iterator
         "Until the hold on the upstream's history expires; 0 or less: nothing is held.",
         labels=_FEED,
     )
+    kept = GaugeMetricFamily(
+        "changefeed_operator_history_kept_bytes",
+        "WAL that PostgreSQL keeps for the changefeed's slot, as seen last.",
+        labels=_FEED,
+    )
+    most = GaugeMetricFamily(
+        "changefeed_operator_history_most_bytes",
+        "How much it would keep before it lets the history go; none: without a bound.",
+        labels=_FEED,
+    )
     ttl = GaugeMetricFamily(
         "changefeed_operator_safepoint_ttl_seconds",
         "spec.upstream.safepointTtl: how long a hold lasts without renewal.",
@@ -174,7 +184,10 @@ def changefeed_families(changefeeds: Mapping[Key, Json], now: float) -> Iterator
         if (seconds := _held_seconds(status, now)) is not None:
             held.add_metric(key, seconds)
             ttl.add_metric(key, _safepoint_ttl(changefeed))
-    yield from (state, ready, lag, threshold, held, ttl, restarts, paused)
+            for family, name in ((kept, "keptBytes"), (most, "mostBytes")):
+                if api.whole_at(status, "hold", name) > 0:
+                    family.add_metric(key, api.whole_at(status, "hold", name))
+    yield from (state, ready, lag, threshold, held, kept, most, ttl, restarts, paused)
 
 
 def _held_seconds(status: Json, now: float) -> float | None:

@@ -7,7 +7,8 @@ and every change is a write.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from changefeed.spec.field.quantity import parse_duration
@@ -33,6 +34,9 @@ from changefeed_operator.settings import Settings
 from changefeed_operator.target import Target, Wanted
 
 CONDITION = "HistoryHeld"
+_KEPT_BYTES = ("keptBytes", "mostBytes")
+#: Of status.hold, where the upstream says how much it keeps.
+_KEPT = (*_KEPT_BYTES, "walStatus", "goneAt", "warning")
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class _KnownHold:
     ts: str = ""
     until: float | None = None
     error: AttemptError | None = None
+    kept: Mapping[str, Any] = field(default_factory=dict)  # _KEPT's fields of status
 
 
 def held_history(observed: Observed, settings: Settings, want: Wanted, ledger: AttemptLedger) -> HeldHistoryDecision:
@@ -130,18 +135,18 @@ def _next(hold: _KnownHold, ttl: float, now: float) -> float | None:
 
 
 def _newest(observed: Observed, before: _KnownHold, ttl: float) -> _KnownHold:
-    ts, until = before.ts, before.until
+    ts, until, kept = before.ts, before.until, before.kept
     for words in job.results(observed, "hold"):
         said = api.parse_time(words.get("until", ""))
         if said is not None and words.get("ts", "").isdecimal() and said > (until or 0.0):
-            ts, until = words["ts"], said
+            ts, until, kept = words["ts"], said, _kept(words)
     failed = [each for each in job.jobs(observed, "hold") if job.has_failed(each)]
     found = [before.error, job.trouble(observed, "hold")]
     found += [job.failure(observed, each, before.error) for each in failed]
     error = max((each for each in found if each is not None), key=lambda each: each.time, default=None)
     if error is not None and until is not None and until - ttl >= error.time:
         error = None  # it has been renewed since
-    return _KnownHold(ts, until, error)
+    return _KnownHold(ts, until, error, kept)
 
 
 def _not_needed(ledger: AttemptLedger) -> tuple[HeldReason, str]:
@@ -168,6 +173,8 @@ def _answer(hold: _KnownHold, by_jobs: bool, now: float) -> tuple[HeldReason, st
             HeldReason.NOT_RENEWED,
             f"History after {hold.ts} is held until {until}, but the last renewal failed.{why}",
         )
+    if warning := hold.kept.get("warning"):
+        return HeldReason.RUNNING_OUT, str(warning)
     if by_jobs:
         return HeldReason.HELD, f"History after {hold.ts} is held until {until}; a Job renews the hold."
     return HeldReason.HELD, "The driver renews the hold every minute; status.hold has its expiry."
@@ -194,12 +201,20 @@ def _is_new(error: AttemptError, before: AttemptError | None, observed: Observed
 
 
 def _read(raw: Json) -> _KnownHold:
-    return _KnownHold(api.text_at(raw, "ts"), api.time_at(raw, "until"), read_error(api.mapping_at(raw, "lastError")))
+    kept = {name: raw[name] for name in _KEPT if name in raw}
+    error = read_error(api.mapping_at(raw, "lastError"))
+    return _KnownHold(api.text_at(raw, "ts"), api.time_at(raw, "until"), error, kept)
+
+
+def _kept(words: Mapping[str, str]) -> dict[str, Any]:
+    """What a Job has said is kept, as fields of status."""
+    numbers = {name: int(words[name]) for name in _KEPT_BYTES if words.get(name, "").isdecimal()}
+    return numbers | {name: words[name] for name in _KEPT if name not in _KEPT_BYTES and name in words}
 
 
 def _fields(hold: _KnownHold) -> dict[str, Any]:
     """As `status.hold`; repeats what a driver reported, since only the field's owner may remove it."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = dict(hold.kept)
     if hold.ts:
         fields["ts"] = hold.ts
     if hold.until is not None:

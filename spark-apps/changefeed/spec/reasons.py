@@ -417,6 +417,12 @@ class HeldReason(StrEnum):
 
     HELD = "Held", "True", "The driver renews the hold every minute, or a Job does."
     NOT_RENEWED = "NotRenewed", "True", "The last renewal failed; the hold has not expired yet. The message says why."
+    RUNNING_OUT = (
+        "RunningOut",
+        "True",
+        "The upstream keeps more than half of what it may keep, or the slot has been idle for half of what it may be. "
+        "The message says what to do, `status.hold` how much it is and when it would be lost.",
+    )
     NOT_HELD_YET = "NotHeldYet", "Unknown", "Not known yet; the changefeed is starting."
     NOT_HELD = "NotHeld", "False", "No hold has ever been acquired; the message says why."
     LAPSED = "Lapsed", "False", "The hold has expired. It recovers if a driver or a Job renews it before GC gets there."

@@ -125,6 +125,16 @@ class HistoryHold(Section):
     """The upstream keeps every change after this ts."""
     until: _Time | None = None
     """When the hold expires unless it is renewed, by the upstream's clock."""
+    kept_bytes: Annotated[int, _shape(format="int64")] | None = None
+    """Bytes of its WAL that PostgreSQL keeps for the slot."""
+    most_bytes: _Count | None = None
+    """How many it would keep before it lets the history go (max_slot_wal_keep_size). 0: without a bound."""
+    wal_status: Annotated[str, _shape(maxLength=64)] | None = None
+    """PostgreSQL's word for that: reserved, extended, unreserved or lost."""
+    gone_at: Annotated[str, _shape(maxLength=64)] | None = None
+    """When the history would be lost if WAL keeps growing as it has since `ts`, or the slot stays idle. Or empty."""
+    warning: _Message | None = None
+    """What is about to be lost, and what to do. Or empty."""
     last_error: HoldError | None = None
     """Why it could not be renewed. Unset once a renewal succeeds."""
 

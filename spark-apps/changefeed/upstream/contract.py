@@ -243,11 +243,28 @@ class SchemaFeed(Protocol):
 
 
 @dataclass(frozen=True)
+class KeptLog:
+    """What an upstream keeps of its log for a hold, where it says so.
+
+    `state`: its own word for that. `most_bytes`: of more it lets the hold go; None: there is no such bound. `gone_ms`:
+    when it would, as things go, by its clock; None: not foreseen. `warning`: what is about to be lost, and what to do,
+    in words that stay the same while it is so.
+    """
+
+    bytes: int
+    state: str = ""
+    most_bytes: int | None = None
+    gone_ms: int | None = None
+    warning: str = ""
+
+
+@dataclass(frozen=True)
 class HeldUntil:
     """Every change with commit_ts >= `ts` stays readable until `until_ms`, by the upstream's clock (ms since 1970)."""
 
     ts: int
     until_ms: int
+    kept: KeptLog | None = None
 
 
 @dataclass(frozen=True)

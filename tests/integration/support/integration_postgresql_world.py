@@ -17,6 +17,8 @@ USER, PASSWORD = "keeper", "p@ss/word"
 
 
 class World:
+    """`database`: another one, once a standby has taken over."""
+
     def __init__(self, database: Postgresql, folder: Path) -> None:
         self.database, self.folder, self.lake = database, folder, folder / "lake"
         self.secrets = folder / "secrets"
@@ -42,6 +44,11 @@ class World:
             return await upstream.now()
         finally:
             await upstream.close()
+
+    async def to_now(self, run: Run) -> None:
+        """Until what has been committed by now is written."""
+        now = await self.now()
+        await run.until(lambda: run.driver is not None and run.driver.owner.state.checkpoint_ts > now, "all is written")
 
     async def to_the_end(self, **spec: Any) -> Outcome:
         return await self.run(targetTs=str(await self.now()), **spec).outcome()

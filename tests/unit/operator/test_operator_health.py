@@ -165,6 +165,19 @@ def test_metrics_tell_how_long_history_is_held(reason: str, until: str, seconds:
     assert ttl == ([] if seconds is None else [600.0])
 
 
+@pytest.mark.parametrize(
+    ("hold", "kept", "most"),
+    [({}, [], []), ({"keptBytes": 7, "mostBytes": 0}, [7.0], []), ({"keptBytes": 7, "mostBytes": 9}, [7.0], [9.0])],
+)
+def test_metrics_tell_how_much_is_kept(hold: dict[str, int], kept: list[float], most: list[float]) -> None:
+    held = {"reason": "RunningOut", "type": "HistoryHeld", "status": "True"}
+    status = {"hold": {"until": "2027-01-15T08:10:00Z", **hold}, "conditions": [held]}
+    families = {each.name: each for each in changefeed_families({KEY: {"spec": {}, "status": status}}, 1_800_000_000)}
+    for name, values in (("kept", kept), ("most", most)):
+        samples = families[f"changefeed_operator_history_{name}_bytes"].samples
+        assert [sample.value for sample in samples] == values
+
+
 def feed(**status: Any) -> dict[str, Any]:
     fields = [
         {"manager": "kubectl", "fieldsV1": {}},

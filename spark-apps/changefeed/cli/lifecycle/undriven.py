@@ -8,7 +8,6 @@ from changefeed.cli.arguments import AsJson, File, SecretsDir
 from changefeed.cli.config_file import read_accepted
 from changefeed.cli.output import time_of, write_json, write_text
 from changefeed.cli.termination import termination_log, write_termination
-from changefeed.model import tso as ts
 
 
 def hold(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False) -> None:
@@ -21,6 +20,7 @@ def hold(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False)
 
     from changefeed.owner.closing.undriven import NothingToHold
     from changefeed.owner.closing.undriven import hold as hold_history
+    from changefeed.owner.reporting.status import hold_fields
 
     held, log = asyncio.run(hold_history(read_accepted(file), secrets_dir)), termination_log(os.environ)
     if isinstance(held, NothingToHold):
@@ -28,10 +28,12 @@ def hold(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False)
         write_termination(log, "NothingToHold", text)
         facts = {"held": False, "why": held.why}
     else:
-        until = ts.to_datetime(ts.compose(held.until_ms)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        text = f"The history after {held.ts} ({time_of(held.ts)}) is held until {until}."
-        write_termination(log, "Held", text, ts=str(held.ts), until=until)
-        facts = {"held": True, "ts": str(held.ts), "until": until}
+        facts = hold_fields(held)
+        text = f"The history after {held.ts} ({time_of(held.ts)}) is held until {facts['until']}."
+        if warning := facts.get("warning"):
+            text += f" {warning}"
+        write_termination(log, "Held", text, **{name: str(value) for name, value in facts.items()})
+        facts = {"held": True, **facts}
     write_json(facts) if as_json else write_text(text)
 
 

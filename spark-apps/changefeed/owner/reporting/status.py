@@ -14,6 +14,7 @@ from changefeed.model.tso import compose, physical_ms, to_datetime
 from changefeed.owner.reporting.snapshot import RunSnapshot
 from changefeed.owner.reporting.troubles import away_reason, failed_reason
 from changefeed.spec.driver_status import OpenTransaction
+from changefeed.upstream.contract import HeldUntil
 
 EVERY_S = 10.0
 AT_MOST_EVERY_S = 1.0
@@ -70,9 +71,8 @@ class Status:
     def last(self, now: float, seen: RunSnapshot) -> dict[str, Any]:
         """The status, due or not."""
         self._said, self._said_at, self._settings = self._conditions(seen), now, seen.settings
-        hold = {"ts": str(seen.history.ts), "until": _time(seen.history.until_ms)} if seen.history else None
         return {
-            **({"hold": hold} if hold else {}),
+            **({"hold": hold_fields(seen.history)} if seen.history else {}),
             "clusterId": str(seen.cluster_id),
             "startTs": str(seen.start_ts),
             **({"sinkUri": seen.sink_uri} if seen.sink_uri else {}),
@@ -159,6 +159,20 @@ class Status:
 
     def _lag_ms(self, seen: RunSnapshot) -> int:
         return max(0, seen.at_ms - physical_ms(seen.published_ts))
+
+
+def hold_fields(held: HeldUntil) -> dict[str, Any]:
+    """As `status.hold`. All that is said of what is kept: a field that is left out may stay, as another's."""
+    fields: dict[str, Any] = {"ts": str(held.ts), "until": _time(held.until_ms)}
+    if (kept := held.kept) is None:
+        return fields
+    return fields | {
+        "keptBytes": kept.bytes,
+        "mostBytes": kept.most_bytes or 0,
+        "walStatus": kept.state,
+        "goneAt": _time(kept.gone_ms) if kept.gone_ms is not None else "",
+        "warning": kept.warning,
+    }
 
 
 def _sink(seen: RunSnapshot) -> Condition:

@@ -63,10 +63,10 @@ class PostgresqlDatabase:
         return int(await self._asked(lambda session: session.rows(_CLOCK_MS)[0][0]))
 
     def history_lease(self, name: str, ttl_seconds: int) -> SlotLease:
-        """A slot keeps history for as long as it is there."""
+        """As Upstream.history_lease. A slot keeps history for as long as it is there."""
         from changefeed.upstream.postgresql.lease import SlotLease
 
-        return SlotLease(self._server, self._slot, name)
+        return SlotLease(self._server, self._slot, name, ttl_seconds)
 
     async def holds(self) -> list[Hold]:
         """Slots have no ts."""

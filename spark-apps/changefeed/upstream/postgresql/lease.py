@@ -1,4 +1,4 @@
-"""A changefeed's hold on history is its slot, which has no end; how far it holds is said in the WAL.
+"""A changefeed's hold on history is its slot; how far it holds is said in the WAL.
 
 The slot's position is the business of its reader, which is another process and need not run: a driver that holds
 history from a ts on writes that there, and the reader finds it (chain). So nothing is confirmed which a driver has not
@@ -13,18 +13,19 @@ from contextlib import closing
 from changefeed.upstream.contract import HeldUntil, HistoryLease
 from changefeed.upstream.postgresql import slots
 from changefeed.upstream.postgresql.anchors import EMIT, EMIT_HELD
+from changefeed.upstream.postgresql.kept_log import Row, kept_log
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
-
-#: 9999-12-31T23:59:59Z, as no time is "never".
-FOR_EVER_MS = 253_402_300_799_000
 
 
 class SlotLease(HistoryLease):
-    """`name`: of the hold, which the server lists its connections by. A TTL means nothing here."""
+    """`name`: of the hold, which the server lists its connections by.
 
-    def __init__(self, server: PostgresqlServer, slot: str, name: str) -> None:
+    A slot goes on after its TTL: that only says for how long the slot is believed to be there when nobody looks.
+    """
+
+    def __init__(self, server: PostgresqlServer, slot: str, name: str, ttl_seconds: int = 0) -> None:
         self._server, self._slot, self._name = server, slot, name
-        self.ttl_seconds = 0
+        self.ttl_seconds = ttl_seconds
         self._held: HeldUntil | None = None
 
     @property
@@ -45,17 +46,21 @@ class SlotLease(HistoryLease):
 
     def _begin(self) -> int:
         with self._session() as session:
-            slots.make(session, self._slot)
+            found = slots.make(session, self._slot)
             ((ts, _),) = session.rows(EMIT)
-        self._held = HeldUntil(int(ts), FOR_EVER_MS)
+        self._held = self._until(int(ts), found)
         return int(ts)
 
     def _hold(self, ts: int) -> None:
         with self._session() as session:
-            slots.check_there(session, self._slot)
+            found = slots.check_there(session, self._slot)
             if self._held is None or self._held.ts < ts:
                 session.rows(EMIT_HELD, held=str(ts), slot=self._slot)
-                self._held = HeldUntil(ts, FOR_EVER_MS)
+        held_ts = ts if self._held is None else max(ts, self._held.ts)
+        self._held = self._until(held_ts, found)
+
+    def _until(self, ts: int, found: Row) -> HeldUntil:
+        return HeldUntil(ts, found["now_ms"] + self.ttl_seconds * 1000, kept_log(found, ts))
 
     def _remove(self) -> None:
         with self._session() as session:

@@ -6,11 +6,19 @@ import time
 
 from changefeed.errors import SnapshotLostByGC, Transient
 from changefeed.upstream.contract import PATIENCE_S
+from changefeed.upstream.postgresql import kept_log
 from changefeed.upstream.postgresql.failures import LOST
+from changefeed.upstream.postgresql.kept_log import Row
 from changefeed.upstream.postgresql.server import PostgresqlSession
 
-_STATE = "SELECT wal_status, confirmed_flush_lsn IS NOT NULL FROM pg_replication_slots WHERE slot_name = :slot"
+_STATE = "SELECT FROM pg_replication_slots WHERE slot_name = :slot"
 _CREATE = "SELECT pg_create_logical_replication_slot(CAST(:slot AS name), 'pgoutput')"
+#: From PostgreSQL 17 on: standbys may keep a copy of the slot.
+_CREATE_FOR_FAILOVER = "SELECT pg_create_logical_replication_slot(CAST(:slot AS name), 'pgoutput', false, false, true)"
+_KEEPS_COPIES = "SELECT current_setting('server_version_num')::int >= 170000"
+_CONFIRMED = """
+SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots WHERE slot_name = :slot
+  AND confirmed_flush_lsn IS NOT NULL"""
 _DROP = """
 SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = :slot AND active_pid IS NULL"""
 #: `born`: readers whose connections have a later moment in their name stay.
@@ -36,28 +44,34 @@ def reader_name(born_us: int) -> str:
     return f"changefeed {born_us}"
 
 
-def check_there(session: PostgresqlSession, slot: str) -> None:
-    """Raises SnapshotLostByGC if the slot's history is gone, Transient if it has not begun."""
-    rows = session.rows(_STATE, slot=slot)
-    if not rows:
+def check_there(session: PostgresqlSession, slot: str) -> Row:
+    """Give what the server says of it. Raises SnapshotLostByGC if history is gone, Transient if it has not begun."""
+    row = kept_log.read(session, slot)
+    if row is None:
         raise SnapshotLostByGC(f"{session.server}: there is no slot {slot}, and with it its history is gone.", LOST)
-    ((status, has_begun),) = rows
-    if status == "lost":
-        raise SnapshotLostByGC(f"{session.server}: slot {slot} has lost its history: its WAL is removed.", LOST)
-    if not has_begun:
+    if why := kept_log.why_lost(row):
+        raise SnapshotLostByGC(f"{session.server}: slot {slot} has lost its history: {why}.", LOST)
+    if row["confirmed_flush_lsn"] is None:
         raise Transient(
             f"{session.server}: slot {slot} is being made, for which the server waits until transactions that were "
             "open then have ended.",
             "End those that are old (pg_stat_activity has them by xact_start); it is tried again.",
             retry_after=1.0,
         )
+    return row
 
 
-def make(session: PostgresqlSession, slot: str) -> None:
+def make(session: PostgresqlSession, slot: str) -> Row:
     """Create the slot unless it is there."""
     if not session.rows(_STATE, slot=slot):
-        session.rows(_CREATE, slot=slot)
-    check_there(session, slot)
+        ((keeps_copies,),) = session.rows(_KEEPS_COPIES)
+        session.rows(_CREATE_FOR_FAILOVER if keeps_copies else _CREATE, slot=slot)
+    return check_there(session, slot)
+
+
+def confirmed(session: PostgresqlSession, slot: str) -> int:
+    """Before which position nothing is sent again; 0: the slot has none."""
+    return next((int(position) for (position,) in session.rows(_CONFIRMED, slot=slot)), 0)
 
 
 def end_reader(session: PostgresqlSession, slot: str, born_us: int = _LATEST) -> None:
