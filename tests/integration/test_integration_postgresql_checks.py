@@ -181,6 +181,21 @@ def test_a_slot_whose_wal_is_gone_has_lost_history(database: Postgresql) -> None
     database.query("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
 
 
+def test_standbys_are_to_have_what_is_read(database: Postgresql) -> None:
+    """From PostgreSQL 17 on: earlier ones have no copies of slots."""
+    database.query(SMALL, ALL, "SELECT pg_create_logical_replication_slot('mine', 'pgoutput')", database="d")
+    database.query("SELECT pg_create_physical_replication_slot('standby')")
+    found = findings(facts(database), NEEDS)
+    assert not any(finding.stops for finding in found)
+    if facts(database).server["version"] < 17:
+        assert found == []
+        return
+    assert [finding.message.split(" ")[0] for finding in found] == ["Standbys", "What"]
+    mend(database, found)
+    assert [finding.message.split(" ")[0] for finding in findings(facts(database), NEEDS)] == ["Standbys"]
+    database.query("ALTER SYSTEM RESET synchronized_standby_slots", "SELECT pg_reload_conf()")
+
+
 def test_generated_columns_are_named_where_they_are_not_sent(database: Postgresql) -> None:
     """A warning: PostgreSQL 18 can send them, earlier ones can't."""
     database.query(

@@ -17,7 +17,7 @@ from changefeed.upstream.postgresql.server import PostgresqlSession
 from conftest import wait_for
 from integration_postgresql import PROGRAMS, Postgresql, reached, running
 from integration_postgresql_bank import PUBLICATION, TABLES
-from integration_postgresql_world import PASSWORD, USER, PostgresqlWorld
+from integration_postgresql_world import PASSWORD, USER, World
 
 DAY_S = 86_400
 _SEGMENT = ("CREATE TABLE filler ()", "DROP TABLE filler", "SELECT pg_switch_wal()")  # 16 MiB of WAL
@@ -43,15 +43,15 @@ async def test_a_slot_that_is_lost_ends_the_changefeed_and_is_told_while_it_is_p
 ) -> None:
     with running(USER, PASSWORD, of="newest") as server:
         server.query(*TABLES, PUBLICATION)
-        world = PostgresqlWorld(tmp_path)
-        run = world.run(server)
+        world = World(server, tmp_path)
+        run = world.run()
         await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")
-        await world.to_now(run, server)
+        await world.to_now(run)
         await asyncio.to_thread(lose, server)
         with pytest.raises(SnapshotLostByGC, match=said):
             await run.outcome()
         with pytest.raises(SnapshotLostByGC, match=said):
-            await hold(world.changefeed(server), world.secrets)
+            await hold(world.changefeed(), world.secrets)
 
 
 @pytest.fixture(params=PROGRAMS)

@@ -161,6 +161,32 @@ def running(
             server.stop()
 
 
+@contextlib.contextmanager
+def standby_of(primary: Postgresql, slot: str) -> Iterator[Postgresql]:
+    """A server that follows `primary` by a slot of that name, and keeps copies of its slots: from 17 on."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if primary.run_as is not None:
+            shutil.chown(folder, primary.run_as)
+        program = str(Path(primary.command[0]).with_name("pg_basebackup"))
+        at = f"host=127.0.0.1 port={primary.port} user={primary.user} password={primary.password} dbname=postgres"
+        copy = [program, "-D", f"{folder}/data", "-d", at, "-C", "-S", slot, "-R", "-c", "fast", "--no-sync"]
+        made = subprocess.run(copy, capture_output=True, text=True, cwd=folder, user=primary.run_as, check=False)
+        if made.returncode:
+            pytest.fail(f"{program} has failed:\n{made.stderr[-2000:]}")
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = int(probe.getsockname()[1])
+        where = ("-h", "127.0.0.1", "-p", str(port), "-k", name)
+        keeps = ("-c", "hot_standby_feedback=on", "-c", "sync_replication_slots=on")
+        command = (primary.command[0], "-D", f"{folder}/data", *where, *_OPTIONS, *keeps)
+        server = Postgresql(port, primary.user, primary.password, folder, command, primary.run_as)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
 def _of_debian(_: Path) -> Programs:
     return {name: program(name, "postgresql") for name in _PROGRAMS}
 

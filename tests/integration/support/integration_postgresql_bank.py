@@ -52,6 +52,10 @@ class Bank:
             "INSERT INTO bank.notes VALUES (1, NULL), (2, repeat('long ', 5000))",
         )
 
+    def turn_to(self, database: Postgresql) -> None:
+        """Another server has taken over."""
+        self._database = database
+
     def transfer(self, count: int) -> None:
         connection = self._database.connect()
         try:

@@ -12,9 +12,10 @@ from changefeed.upstream.postgresql.checks import Facts, Needs, findings, refuse
 SERVER = {
     "version": 18, "wal_level": "logical", "is_standby": False, "user": "me", "database": "d", "max_slots": 10,
     "slots": 0, "max_senders": 10, "senders": 0, "idle_timeout": "0", "kept_wal": "-1", "may_replicate": True,
+    "awaited": [""], "standbys": [],
 }  # fmt: skip
 PUBLICATION = {"pubinsert": True, "pubupdate": True, "pubdelete": True, "pubtruncate": True, "pubviaroot": False}
-SLOT = {"plugin": "pgoutput", "database": "d", "active": False, "wal_status": "reserved"}
+SLOT = {"plugin": "pgoutput", "database": "d", "active": False, "wal_status": "reserved", "failover": True}
 SOUND = Facts("mine", "p", SERVER, SLOT, PUBLICATION, [])
 NEEDS = Needs(lambda *_: True)
 
@@ -53,6 +54,24 @@ def test_the_sender_of_a_reader_that_goes_is_free_soon() -> None:
     """A changefeed that is taken over: its last driver may still be connected."""
     facts = replace(SOUND, server=SERVER | {"senders": 10}, slot=SLOT | {"active": True})
     assert findings(facts, NEEDS) == []
+
+
+@pytest.mark.parametrize(
+    ("server", "slot", "said"),
+    [
+        ({"standbys": ["a", "b"], "awaited": ["b", "c"]}, {}, []),
+        ({"standbys": [], "awaited": [""]}, {"failover": False}, []),
+        ({"standbys": ["a"], "awaited": None}, {}, []),
+        ({"standbys": ["a"], "awaited": ["a"]}, {"failover": False}, ["Standbys have no copy of slot mine"]),
+        ({"standbys": ["a", "b"], "awaited": [""]}, {}, ["What no standby has yet can be read"]),
+    ],
+    ids=["sound", "alone", "before 17", "no copy", "ahead"],
+)
+def test_what_a_failover_would_lose_is_a_warning(server: dict[str, Any], slot: dict[str, Any], said: list[str]) -> None:
+    found = findings(replace(SOUND, server=SERVER | server, slot=SLOT | slot), NEEDS)
+    assert [finding.message[: len(text)] for finding, text in zip(found, said, strict=True)] == said
+    assert not any(finding.stops for finding in found)
+    assert all("= 'a, b';" in finding.sql for finding in found if finding.sql)
 
 
 def test_a_slot_that_will_be_lost_soon_is_a_warning() -> None:

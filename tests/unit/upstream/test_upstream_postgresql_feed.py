@@ -37,6 +37,8 @@ class Scripted:
     def __init__(self, streams: Iterable[list[SlotArrival | ChangefeedError]]) -> None:
         self._streams = iter(streams)
         self.opened = self.reads = 0
+        self.common_ts: int | None = None
+        self.crossed = False
 
     def open(self) -> None:
         self.opened += 1
@@ -51,6 +53,13 @@ class Scripted:
         if isinstance(found, ChangefeedError):
             raise found
         return found
+
+    def look(self) -> bool:
+        return False
+
+    def cross(self) -> None:
+        self.crossed = True
+        self.common_ts = None
 
     def tell(self) -> None:
         pass
@@ -194,3 +203,30 @@ async def test_who_comes_late_makes_the_stream_begin_anew(monkeypatch: pytest.Mo
     rows = [(each.sub_id, each.batch["commit_ts"].to_pylist()) for each in run.events if isinstance(each, Data)]
     assert rows == [(1, [20, 30]), (2, [20]), (2, [30])]
     assert [each.ts for each in run.events if isinstance(each, SchemaNews)] == [30, 40]
+
+
+@pytest.mark.parametrize(("start_ts", "may_go_on"), [(20, True), (21, False)])
+async def test_a_server_that_has_taken_over_must_have_what_was_read(
+    monkeypatch: pytest.MonkeyPatch, start_ts: int, may_go_on: bool
+) -> None:
+    run = Run(monkeypatch, [taken(20), taken(30, 25), taken(30)])
+    run.reader.common_ts = 20
+    async with run.feed as feed:
+        feed.subscribe(1, T, b"", b"", start_ts)
+        await run.until(
+            lambda: any(each == Resolved(1, 30) or isinstance(each, SubscriptionFailed) for each in run.events)
+        )
+    assert run.reader.crossed is may_go_on
+    if not may_go_on:
+        (failed,) = run.events
+        assert isinstance(failed, SubscriptionFailed)
+        assert isinstance(failed.error, NeedsHuman)
+        assert "up to ts 20 " in failed.error.message
+
+
+async def test_nothing_is_crossed_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(monkeypatch, [taken(30)])
+    run.reader.common_ts = 20
+    async with run.feed:
+        await run.until(lambda: run.events)
+    assert not run.reader.crossed

@@ -1,7 +1,8 @@
 """The messages that we put into the WAL, each in a transaction of its own: anchors of the ts of commits (chain). Pure.
 
 An anchor has the ts that its transaction is to have: the server's clock and a little more, as others may commit before
-it does. One with `held` says beside that: nothing at or below that ts need be read again by the reader of `slot`.
+it does. One with `held` says beside that: nothing at or below that ts need be read again by the reader of `slot`. One
+with `crossed` says that the reader of `slot` has read nothing that this timeline lacks (timelines).
 
 Everybody may write messages, of any prefix and content. What is not exactly one of ours says nothing.
 """
@@ -34,15 +35,22 @@ EMIT_HELD = _MESSAGE.format(
     PREFIX,
     "json_build_object('ts', ts::text, 'held', CAST(:held AS text), 'slot', CAST(:slot AS text))",
 )
+#: The same with what `:crossed` and `:slot` are.
+EMIT_CROSSED = _MESSAGE.format(
+    _CLOCK,
+    PREFIX,
+    "json_build_object('ts', ts::text, 'crossed', CAST(:crossed AS text), 'slot', CAST(:slot AS text))",
+)
 
 
 @dataclass(frozen=True)
 class Said:
-    """What a message says. `held` is for the reader of `slot`, if there is one."""
+    """What a message says. `held` and `crossed` are for the reader of `slot`, if there is one."""
 
     ts: int
     held: int = 0
     slot: str = ""
+    crossed: int = 0
 
 
 def said(prefix: str, content: bytes) -> Said | None:
@@ -55,10 +63,11 @@ def said(prefix: str, content: bytes) -> Said | None:
         return None
     if not isinstance(found, dict) or (ts := _number(found.get("ts"))) is None:
         return None
-    held, slot = _number(found.get("held")), found.get("slot")
-    if held is None or not isinstance(slot, str) or held > ts:
+    held, crossed = (_number(found.get(name, "0")) for name in ("held", "crossed"))
+    slot = found.get("slot")
+    if held is None or crossed is None or not isinstance(slot, str) or held > ts:
         return Said(ts)
-    return Said(ts, held, slot)
+    return Said(ts, held, slot, crossed)
 
 
 def _number(text: Any) -> int | None:

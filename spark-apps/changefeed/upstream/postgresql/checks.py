@@ -1,7 +1,8 @@
 """What is looked at before a changefeed reads from a slot: what is wrong, in a sentence, and the SQL that mends it.
 
 `read` asks the server, `findings` judges what it says, and is pure. Columns that a release lacks are missing there:
-`idle_replication_slot_timeout` and `pubgencols` came with PostgreSQL 18, `invalidation_reason` with 17.
+`idle_replication_slot_timeout` and `pubgencols` came with PostgreSQL 18, `invalidation_reason`, `failover` and
+`synchronized_standby_slots` with 17.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ SELECT to_jsonb(found) FROM (
     (SELECT count(*) FROM pg_stat_replication) AS senders,
     coalesce(current_setting('idle_replication_slot_timeout', true), '0') AS idle_timeout,
     current_setting('max_slot_wal_keep_size') AS kept_wal,
+    string_to_array(replace(current_setting('synchronized_standby_slots', true), ' ', ''), ',') AS awaited,
+    (SELECT coalesce(jsonb_agg(slot_name ORDER BY slot_name), '[]') FROM pg_replication_slots
+      WHERE slot_type = 'physical') AS standbys,
     (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)
       OR EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication' AND pg_has_role(oid, 'member'))
       AS may_replicate -- Amazon RDS gives the right by a role
@@ -120,7 +124,13 @@ def read(session: PostgresqlSession, slot: str, publication: str) -> Facts:
 
 def findings(facts: Facts, needs: Needs) -> list[Finding]:
     """Those of the server first, then the slot's, the publication's, and the tables'."""
-    return [*_of_server(facts), *_of_slot(facts), *_of_publication(facts), *_of_tables(facts, needs)]
+    return [
+        *_of_server(facts),
+        *_of_standbys(facts),
+        *_of_slot(facts),
+        *_of_publication(facts),
+        *_of_tables(facts, needs),
+    ]
 
 
 def refuse(where: str, found: Sequence[Finding]) -> None:
@@ -161,6 +171,28 @@ def _of_server(facts: Facts) -> Iterator[Finding]:
     if server["kept_wal"] != "-1":
         sql = "ALTER SYSTEM SET max_slot_wal_keep_size = -1; SELECT pg_reload_conf();"
         message = f"A changefeed that is {server['kept_wal']} of WAL behind loses its slot, and must begin anew."
+        yield Finding(message, sql, stops=False)
+
+
+def _of_standbys(facts: Facts) -> Iterator[Finding]:
+    """What a failover would lose, where there are standbys with slots: others have no copies of ours."""
+    server, slot, standbys = facts.server, facts.slot, facts.server["standbys"]
+    if server["awaited"] is None or not standbys:
+        return
+    if slot is not None and not slot["failover"]:
+        message = (
+            f"Standbys have no copy of slot {facts.slot_name}, so a failover loses it. As a replication command: "
+            f"ALTER_REPLICATION_SLOT {quoted(facts.slot_name)} (FAILOVER true);"
+        )
+        yield Finding(message, stops=False)
+    if not set(server["awaited"]) & set(standbys):
+        names = ", ".join(standbys)
+        message = (
+            "What no standby has yet can be read, and a changefeed that has read such does not go on after a failover. "
+            "Name those that may take over, which also need sync_replication_slots = on, hot_standby_feedback = on, "
+            "primary_slot_name and a dbname in primary_conninfo."
+        )
+        sql = f"ALTER SYSTEM SET synchronized_standby_slots = '{names}'; SELECT pg_reload_conf();"
         yield Finding(message, sql, stops=False)
 
 

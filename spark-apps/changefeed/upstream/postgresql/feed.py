@@ -170,6 +170,8 @@ class SlotFeed(Feed):
     async def _stream(self) -> None:
         """One, until it must begin anew."""
         await self._in_thread(self._reader.open)
+        while await self._in_thread(self._reader.look):
+            pass
         self._subscriptions.begin()
         self._copies.passed(0)
         while not self._subscriptions.settle():
@@ -186,6 +188,8 @@ class SlotFeed(Feed):
         if taken.first_ts is not None:
             for sub_id in self._subscriptions.below(taken.first_ts):
                 await self._lost(sub_id, self._no_history(sub_id, taken.first_ts))
+        if (common_ts := self._reader.common_ts) is not None:
+            await self._cross(common_ts, taken.position)
         await self._news(taken)
         for ts, content in taken.news:
             if not isinstance(told := read_content(content), Relation):
@@ -201,6 +205,15 @@ class SlotFeed(Feed):
         for sub_id in self._subscriptions.behind(taken.position):
             if self._subscriptions.sent(sub_id, taken.position):
                 await self._emit(Resolved(sub_id, taken.position))
+
+    async def _cross(self, common_ts: int, position: int | None) -> None:
+        """Another server has taken over: nothing of its own is told if it lacks what has been read (timelines)."""
+        if (reached_ts := self._subscriptions.reached_ts) is None:
+            return
+        if reached_ts > common_ts:
+            raise _not_here(common_ts, reached_ts)
+        if position is not None and position > common_ts:
+            await self._in_thread(self._reader.cross)
 
     async def _news(self, taken: SlotArrival) -> None:
         """What a stream that begins anew tells again is left out."""
@@ -283,6 +296,16 @@ class SlotFeed(Feed):
 
     async def _in_thread(self, function: Callable[..., T], *values: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(function, *values))
+
+
+def _not_here(common_ts: int, reached_ts: int) -> NeedsHuman:
+    return NeedsHuman(
+        f"Another server has taken over. It has the changes of the one before it up to ts {common_ts} "
+        f"({to_datetime(common_ts):%Y-%m-%d %H:%M:%S} UTC), and those up to {reached_ts} "
+        f"({to_datetime(reached_ts):%Y-%m-%d %H:%M:%S} UTC) have been read: the sink may have changes that are lost.",
+        "Start a new changefeed with an empty sink. Name the slots of standbys in synchronized_standby_slots, then "
+        "nothing is read that they lack.",
+    )
 
 
 def _above(batch: pa.RecordBatch, ts: int) -> pa.RecordBatch:

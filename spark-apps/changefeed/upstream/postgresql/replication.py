@@ -19,6 +19,7 @@ from changefeed.upstream.postgresql.chain import lsn_text
 from changefeed.upstream.postgresql.failures import failure, lost
 from changefeed.upstream.postgresql.pgoutput.messages import EPOCH_US
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession, quoted
+from changefeed.upstream.postgresql.timelines import Switch, switches
 
 #: The server is told where we are so often, and asked for an answer; a fourth of what it waits for, if that is less.
 STATUS_S = 10.0
@@ -51,6 +52,7 @@ class Replication:
         self._session = PostgresqlSession(server, is_replication=True, name=name)
         try:
             ((self.system_id, self.timeline),) = [row[:2] for row in self._session.rows("IDENTIFY_SYSTEM")]
+            self.switches = _switches(self._session, self.timeline)
             self._status_s = min(STATUS_S, silence_s / 4, *_quarter(self._session.rows("SHOW wal_sender_timeout")))
             self._socket = self._session.socket
             self._first = self._begun(_command(slot, publications, start_lsn), slot)
@@ -172,6 +174,14 @@ def _command(slot: str, publications: Sequence[str], start_lsn: int) -> str:
     options = f"proto_version '1', messages 'true', publication_names '{names}'"
     position = lsn_text(start_lsn)
     return f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {position} ({options})"
+
+
+def _switches(session: PostgresqlSession, timeline: int) -> list[Switch]:
+    """Each point at which another server has taken over, in their order."""
+    if timeline == 1:
+        return []
+    ((_, history),) = session.rows(f"TIMELINE_HISTORY {timeline}")
+    return switches(history, timeline)
 
 
 def _quarter(rows: list[list[str]]) -> list[float]:

@@ -26,6 +26,7 @@ from changefeed.upstream.postgresql.pgoutput.messages import Commit, KeepAlive, 
 from changefeed.upstream.postgresql.pgoutput.transactions import Event, TransactionStream
 from changefeed.upstream.postgresql.replication import Replication, error_of
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
+from changefeed.upstream.postgresql.timelines import Crossing
 from changefeed.upstream.scratch import Scratch
 
 _WAIT_S = 0.1
@@ -86,6 +87,8 @@ class SlotReader:
         self._primary_keys: dict[Relation, list[str]] = {}
         self._last_known: dict[int, list[str]] = {}  # by table, of those that are dropped, too
         self._unclear: set[int] = set()  # tables whose primary key nobody knows any more
+        self._crossing: Crossing | None = None
+        self.common_ts: int | None = None
 
     def open(self) -> None:
         """Begin where the slot is. Whoever began to read it earlier is cut off."""
@@ -107,8 +110,38 @@ class SlotReader:
         self._chain = Chain(self._slot)
         self._altered: list[Relation | Truncate] = []  # by the transaction that is read
         self._said: anchors.Said | None = None
+        confirmed = slots.confirmed(self._session, self._slot)
+        points = [point for point in self._replication.switches if point.lsn > confirmed]
+        self._crossing = Crossing(self._slot, points) if points else None
+        self._looked_to: int | None = None
+        self.common_ts = None
         self._received = self._confirmed = 0
         self._moved, self._emitted = time.monotonic(), float("-inf")
+
+    def look(self) -> bool:
+        """Look at what has been committed by now, if another server has taken over: True while there is more of it.
+
+        The stream then begins anew. `common_ts` is that of Crossing, None: there is nothing to be crossed.
+        """
+        if (crossing := self._crossing) is None:
+            return False
+        assert self._session is not None, "it is open"
+        if self._looked_to is None:
+            self._looked_to = int(self._session.rows(anchors.EMIT)[0][0])
+        for _ in self.read(frozenset(), 0).rows:  # nothing is confirmed
+            pass
+        if (self._chain.last_ts or 0) < self._looked_to:
+            return True
+        self.open()
+        self._crossing, self.common_ts = None, crossing.common_ts
+        return False
+
+    def cross(self) -> None:
+        """Say in the WAL that nothing has been read which this server lacks."""
+        assert self._session is not None, "it is open"
+        assert self._replication is not None, "it is open"
+        self._session.rows(anchors.EMIT_CROSSED, crossed=str(self._replication.timeline), slot=self._slot)
+        self.common_ts = None
 
     def close(self) -> None:
         """Nothing when it is not open."""
@@ -176,6 +209,8 @@ class SlotReader:
                 case Commit():
                     ts = self._chain.commit(event.lsn, event.time_us, self._said)
                     of_commits.append(ts or 0)
+                    if self._crossing is not None:
+                        self._crossing.commit(event.lsn, ts, self._said)
                     if ts is None:  # who has emptied what nobody has seen has changed nothing
                         self._altered = [each for each in self._altered if isinstance(each, Relation)]
                     else:

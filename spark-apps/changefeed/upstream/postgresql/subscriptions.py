@@ -120,6 +120,11 @@ class SlotSubscriptions:
         """Those that want what is before the stream's first ts."""
         return [n for n, each in self._all.items() if each.is_joined and each.from_ts < first_ts]
 
+    @property
+    def reached_ts(self) -> int | None:
+        """Nobody has anything of what is above it: of a copy, its rows are as of its ts. None: there is nobody."""
+        return max((subscription.from_ts for subscription in self._all.values()), default=None)
+
     def tables(self) -> frozenset[int]:
         """Whose rows are wanted in what arrives next."""
         return frozenset(subscription.table for subscription in self._all.values() if subscription.is_joined)
