@@ -196,6 +196,16 @@ def test_standbys_are_to_have_what_is_read(database: Postgresql) -> None:
     database.query("ALTER SYSTEM RESET synchronized_standby_slots", "SELECT pg_reload_conf()")
 
 
+def test_rows_that_the_publication_leaves_out_are_a_warning(database: Postgresql) -> None:
+    if facts(database).server["version"] < 15:
+        return  # it has no such filters
+    database.query(SMALL, "CREATE PUBLICATION p FOR TABLE s.t WHERE (id > 7)", database="d")
+    database.query("ALTER TABLE s.t REPLICA IDENTITY FULL", database="d")
+    (finding,) = findings(facts(database), NEEDS)
+    assert finding.message == "Of table s.t the publication sends only rows with (id > 7). Others are missing."
+    assert not finding.stops
+
+
 def test_generated_columns_are_named_where_they_are_not_sent(database: Postgresql) -> None:
     """A warning: PostgreSQL 18 can send them, earlier ones can't."""
     database.query(

@@ -24,7 +24,7 @@ from changefeed.owner.reporting.snapshot import RunSnapshot
 from changefeed.owner.reporting.status import Status
 from changefeed.owner.reporting.troubles import Trouble, Troubles
 from changefeed.spec.driver_status import OpenTransaction, StageRate
-from changefeed.upstream.contract import HeldUntil
+from changefeed.upstream.contract import HeldUntil, KeptLog
 
 STORIES = sorted((Path(__file__).parent / "testdata" / "status").glob("*.txt"))
 START = RunSnapshot(
@@ -190,6 +190,29 @@ def test_the_condition_names_the_server_that_is_asked(server: str, reason: str) 
     assert message.endswith(f"It does not answer. Check {server} and the network to it.")
     late = Status("0.1.0").last(0.0, replace(away, server=server, at_ms=well.at_ms + 600_000))["conditions"]
     assert any(f"{server} has not answered since" in each["message"] for each in late if each["type"] == "WithinLag")
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        (None, {}),
+        (KeptLog(7), {"keptBytes": 7, "mostBytes": 0, "walStatus": "", "goneAt": "", "warning": ""}),
+        (
+            KeptLog(7, "extended", 9, 1_800_000_000_000, "Much."),
+            {
+                "keptBytes": 7,
+                "mostBytes": 9,
+                "walStatus": "extended",
+                "goneAt": "2027-01-15T08:00:00Z",
+                "warning": "Much.",
+            },
+        ),
+    ],
+    ids=["TiKV", "no bound", "a bound"],
+)
+def test_what_is_kept_is_said_whole(kept: KeptLog | None, said: dict[str, Any]) -> None:
+    held = replace(START, history=HeldUntil(7, 1_800_000_000_000, kept))
+    assert Status("0.1.0").last(0.0, held)["hold"] == {"ts": "7", "until": "2027-01-15T08:00:00Z", **said}
 
 
 def test_what_sends_nothing_is_named_as_it_is() -> None:

@@ -138,7 +138,8 @@ def test_status_starts_as_not_seen_and_has_the_agreed_fields() -> None:
     assert "required" not in status
     assert status["properties"]["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
     assert list(SCHEMAS[".status.lastError"]["properties"]) == ["class", "message", "time", "nextRetryTime"]
-    assert list(SCHEMAS[".status.hold"]["properties"]) == ["ts", "until", "lastError"]
+    kept = ["keptBytes", "mostBytes", "walStatus", "goneAt", "warning"]
+    assert list(SCHEMAS[".status.hold"]["properties"]) == ["ts", "until", *kept, "lastError"]
     assert _version()["subresources"] == {"status": {}}
 
 

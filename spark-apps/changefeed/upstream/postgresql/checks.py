@@ -2,7 +2,7 @@
 
 `read` asks the server, `findings` judges what it says, and is pure. Columns that a release lacks are missing there:
 `idle_replication_slot_timeout` and `pubgencols` came with PostgreSQL 18, `invalidation_reason`, `failover` and
-`synchronized_standby_slots` with 17.
+`synchronized_standby_slots` with 17, filters of rows with 15.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ SELECT to_jsonb(found) FROM (
     (SELECT coalesce(jsonb_agg(attname ORDER BY attnum), '[]') FROM pg_attribute
       WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attlen = -1 AND attstorage IN ('x', 'e', 'm')
     ) AS variable,
+    (SELECT to_jsonb(p) ->> 'rowfilter' FROM pg_publication_tables p
+      WHERE p.pubname = :name AND p.schemaname = n.nspname AND p.tablename = c.relname) AS row_filter,
     (SELECT jsonb_agg(jsonb_build_object('schema', ln.nspname, 'name', l.relname, 'identity', l.relreplident::text,
         'is_toasted', l.reltoastrelid <> 0, 'is_published', p.pubname IS NOT NULL,
         'has_index', EXISTS (SELECT FROM pg_index WHERE indrelid = l.oid AND indisreplident))
@@ -255,6 +257,9 @@ def _not_sent(facts: Facts, publication: Row, selected: Sequence[Row]) -> Iterat
         elif not any(member["is_published"] for member in table["family"]):
             message = f"Table {text} is not in publication {facts.publication_name}."
             yield Finding(message, f"ALTER PUBLICATION {name} ADD TABLE {sql_name};")
+        if table["row_filter"] is not None:
+            message = f"Of table {text} the publication sends only rows with {table['row_filter']}."
+            yield Finding(f"{message} Others are missing.", stops=False)
         if table["generated"] and publication.get("pubgencols", "n") == "n":
             can = "pubgencols" in publication
             sql = f"ALTER PUBLICATION {name} SET (publish_generated_columns = stored);" if can else ""
