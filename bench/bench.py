@@ -1,4 +1,4 @@
-"""The bench suite: rows from a development cluster in its own process, through `changefeed run`, to files.
+"""The bench suite: rows from a development cluster or a PostgreSQL, through `changefeed run`, to files.
 
     bench.py                                           all cases of the suite
     bench.py --case insert-csv-scan --rows 1000000 --repeat 5
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cases import CASES, Case, Kind
 from measured import ROOT, runs_of, write_report
+from postgresql import slot
 from restart import catch_up, recovery
 from results import Result, median
 from steady import steady
@@ -27,6 +28,7 @@ _MEASURED_BY: dict[Kind, Callable[[Case, bool], Result]] = {
     "steady": steady,
     "catch-up": catch_up,
     "recovery": recovery,
+    "slot": slot,
 }
 
 

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["throughput", "steady", "catch-up", "recovery"]
+Kind = Literal["throughput", "steady", "catch-up", "recovery", "slot"]
 How = Literal["scan", "live", "one", "copy", "written"]
 Protocol = Literal["csv", "canal-json", "parquet", "iceberg"]
 Mode = Literal["Throughput", "LowLatency"]
@@ -24,8 +24,9 @@ _RESOLVED = {"": 1.0, "-200ms": 0.2}  # TiKV's default, and what docs/running.md
 class Case:
     """One measurement.
 
-    `shape`, `how`: as of bench/upstream.py. `rows`: of all tables; those of a steady case exist before it begins and
-    are updated, `rate` a second, for `seconds`. `core`: the run has only this one, and the upstream the next.
+    `shape`, `how`: as of bench/upstream.py; of a slot, as of bench/postgresql.py. `rows`: of all tables; those of a
+    steady case exist before it begins and are updated, `rate` a second, for `seconds`. `core`: the run has only this
+    one, and the upstream the next.
     `resolved_s`: between two resolved-ts of the upstream, where lag is measured.
     `in_suite`: it is measured when no case is named.
     """
@@ -143,6 +144,8 @@ CASES = {
         *_throughput(),
         Case("insert-csv-one", "throughput", "insert", "one", tables=1, rows=5_000_000, in_suite=False),
         *_copies(),
+        Case("postgresql-csv-scan", "slot", "insert", "scan", tables=1, rows=1_000_000),
+        Case("postgresql-csv-live", "slot", "insert", "written", tables=1, rows=1_000_000, flush="1s"),
         *_lag(),
         Case("idle-1-table", "steady", tables=1, regions=1, rows=1_000, seconds=30),
         Case("idle-64x4", "steady", tables=64, rows=64_000, seconds=30),

@@ -191,9 +191,10 @@ _SPEC = "bench.json"
 
 @contextmanager
 def changefeed_run(
-    upstream: Cluster,
+    upstream: Cluster | None,
     folder: Path,
     storage: dict[str, Any],
+    /,
     name: str = "bench",
     namespace: str = "default",
     location: Location | None = None,
@@ -202,18 +203,19 @@ def changefeed_run(
 ) -> Iterator[Run]:
     """A changefeed of all of sysbench's tables, measured until it has ended.
 
-    `storage`: the sink's options beside its uri; `location`: by default `folder`; `core`: the only one that it may use;
-    `spec`: of the resource, what is not the same for all.
+    `upstream`: None: `spec` has it, with Secrets in the folder's `secrets`. `storage`: the sink's options beside its
+    uri; `location`: by default `folder`; `core`: the only one that it may use; `spec`: of the resource, what is not the
+    same for all.
     """
     location = location or disk(folder)
+    if upstream is not None:
+        pd = {"pdAddresses": [f"http://{upstream.ready['pd']}"]}
+        spec = {"upstream": pd, "startTs": upstream.ready["startTs"], "filter": {"rules": ["sbtest.*"]}} | spec
     resource = {
         "apiVersion": "changefeed.dev/v1alpha1",
         "kind": "Changefeed",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
-            "upstream": {"pdAddresses": [f"http://{upstream.ready['pd']}"]},
-            "startTs": upstream.ready["startTs"],
-            "filter": {"rules": ["sbtest.*"]},
             "state": {"uri": location.uri("state")},
             "sink": {"storage": {"uri": location.uri("lake"), **storage}},
             **spec,
@@ -221,7 +223,9 @@ def changefeed_run(
     }
     (folder / _SPEC).write_text(json.dumps(resource))
     port = _free_port()
-    options = ("--master", "local[4,8]", "--metrics-port", str(port), "--json")
+    options = ["--master", "local[4,8]", "--metrics-port", str(port), "--json"]
+    if upstream is None:
+        options += ["--secrets-dir", str(folder / "secrets")]
     command = [*_pinned(core), str(_BIN / "changefeed"), "run", "-f", str(folder / _SPEC), *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     meter = Meter(psutil.Process(process.pid), port)

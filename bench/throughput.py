@@ -18,7 +18,7 @@ _START_S, _WRITE_S = 120.0, 600.0
 
 
 @dataclass(frozen=True)
-class _Once:
+class Once:
     """One run; `wall_s`: from its first segment to its last file."""
 
     run: Run
@@ -36,7 +36,11 @@ class _Once:
 
 def throughput(case: Case, verify: bool) -> Result:
     half = _once(case, case.rows, False, with_baselines=False)
-    whole = _once(case, 2 * case.rows, verify, with_baselines=True)
+    return compared(case, half, _once(case, 2 * case.rows, verify, with_baselines=True))
+
+
+def compared(case: Case, half: Once, whole: Once) -> Result:
+    """`whole`: of twice the rows."""
     marginal = _marginal(half, whole)
     millions = whole.rows / 1e6
     return Result(
@@ -60,7 +64,7 @@ def throughput(case: Case, verify: bool) -> Result:
     )
 
 
-def _marginal(half: _Once, whole: _Once) -> dict[str, Any]:
+def _marginal(half: Once, whole: Once) -> dict[str, Any]:
     """CPU seconds a million rows."""
     millions = (whole.rows - half.rows) / 1e6
     user = (whole.cpu.user - half.cpu.user) / millions
@@ -76,7 +80,7 @@ def _marginal(half: _Once, whole: _Once) -> dict[str, Any]:
     }
 
 
-def _once(case: Case, rows: int, verify: bool, with_baselines: bool) -> _Once:
+def _once(case: Case, rows: int, verify: bool, with_baselines: bool) -> Once:
     options = [*case.upstream(rows), f"--write-rows={rows}", "--min-ts-interval=0.2"]
     with (
         tempfile.TemporaryDirectory(prefix="changefeed-bench-") as name,
@@ -90,7 +94,7 @@ def _once(case: Case, rows: int, verify: bool, with_baselines: bool) -> _Once:
     return replace(once, verified=verified, baselines=baselines)
 
 
-def _there(case: Case, upstream: Cluster, folder: Path) -> _Once:
+def _there(case: Case, upstream: Cluster, folder: Path) -> Once:
     """All rows are committed when the run starts, and it ends behind the last one."""
     end = upstream.next_line()
     served = upstream.cpu_s()
@@ -103,10 +107,10 @@ def _there(case: Case, upstream: Cluster, folder: Path) -> _Once:
         run.wait()
     if run.meter.first_segment is None:
         raise SystemExit(f"{case.name}: the run ended before a sample was taken: give it more rows")
-    return _ended(run, end, run.meter.first_segment, upstream.cpu_s() - served)
+    return ended(run, end, run.meter.first_segment, upstream.cpu_s() - served)
 
 
-def _written(case: Case, upstream: Cluster, folder: Path) -> _Once:
+def _written(case: Case, upstream: Cluster, folder: Path) -> Once:
     """The rows are written while they are watched, as fast as the upstream can."""
     with changefeed_run(upstream, folder, case.storage, core=case.core) as run:
         run.until(lambda: run.meter.metric("changefeed_owner_state_info", "Normal"), "it is Normal", _START_S)
@@ -117,13 +121,13 @@ def _written(case: Case, upstream: Cluster, folder: Path) -> _Once:
         run.meter.sample()
         cluster_cpu_s = upstream.cpu_s() - served
         run.drain()
-    return _ended(run, end, began, cluster_cpu_s)
+    return ended(run, end, began, cluster_cpu_s)
 
 
-def _ended(run: Run, end: dict[str, Any], began: float, cluster_cpu_s: float) -> _Once:
+def ended(run: Run, end: dict[str, Any], began: float, cluster_cpu_s: float) -> Once:
     """`end`: what the upstream said of all its rows."""
     files = [path.stat() for path in run.data_files()]
-    return _Once(
+    return Once(
         run=run,
         rows=end["rows"],
         target_ts=end["ts"],
@@ -136,7 +140,7 @@ def _ended(run: Run, end: dict[str, Any], began: float, cluster_cpu_s: float) ->
     )
 
 
-def _baselines(case: Case, upstream: Cluster, once: _Once) -> dict[str, dict[str, float]]:
+def _baselines(case: Case, upstream: Cluster, once: Once) -> dict[str, dict[str, float]]:
     found = {"cat": cat(once.run.data_files(), once.run.folder / "copy", once.rows)}
     if case.how == "scan":  # the same events, once more
         ready = upstream.ready
