@@ -1,10 +1,10 @@
 """Cuts the bytes of a replication connection into messages.
 
 The server sends messages of a kind, a length and a body. All that belongs to the stream is in bodies of kind CopyData:
-XLogData, around one message of pgoutput, and keep-alives. Their lengths chain them, and a walk from one to the next is a
-step a message: of the cheapest that there is, but more than all else costs that is done for many at once. So first all
-places are found that look like the beginning of a message, which takes no step a message: nearly always these are the
-messages, and if their lengths chain them they are. The walk is for all other cases.
+XLogData, around one message of pgoutput, and keep-alives. Their lengths chain them. A walk from one to the next is a
+step a message, which costs more than all that is done for many at once. So first all places are found that look like
+the beginning of a message: nearly always these are the messages, and they are if their lengths chain them. The walk is
+for what is left.
 """
 
 from __future__ import annotations
