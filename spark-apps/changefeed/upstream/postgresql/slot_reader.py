@@ -243,7 +243,7 @@ class SlotReader:
                 error = _no_key(relation)
             elif any(each != relation and len(np.intersect1d(commits, net.commits)) for each, commits in before):
                 error = _several_versions(relation)
-            before.append((relation, np.unique(net.commits)))
+            before.append((relation, np.flatnonzero(np.bincount(net.commits))))
             yield SlotRows(relation.oid, batch, error, relation)
 
     def _primary_key(self, relation: Relation) -> Sequence[str] | None:

@@ -79,7 +79,7 @@ def _by_table(
     """The rows of each table, by its versions."""
     view = view_of(messages.data)
     found: dict[int, list[LocatedRows]] = {}
-    for number in np.unique(messages.relations).tolist():
+    for number in np.flatnonzero(np.bincount(messages.relations)).tolist():
         relation = relations[number]
         if (names := primary_key(relation)) is None:
             continue
@@ -151,12 +151,15 @@ class _Net:
         op = np.where(exists, np.where(existed, OP_UPDATE, OP_INSERT), OP_DELETE).astype(np.uint8)
         made = []
         for number, rows in enumerate(self._versions):
-            chosen = np.flatnonzero((self._version[shown] == number) & (existed | exists))
-            if len(chosen):
-                made.append(self._changes(rows, op[chosen], firsts[chosen], shown[chosen]))
+            chosen = (self._version[shown] == number) & (existed | exists)
+            if chosen.all() and found is None:
+                made.append(self._changes(rows, op, firsts, shown, self._keys))
+            elif chosen.any():
+                keys = self._keys.take(pa.array(shown[chosen]))
+                made.append(self._changes(rows, op[chosen], firsts[chosen], shown[chosen], keys))
         return made
 
-    def _changes(self, rows: LocatedRows, op: Ops, firsts: Ints, shown: Ints) -> NetChanges:
+    def _changes(self, rows: LocatedRows, op: Ops, firsts: Ints, shown: Ints, keys: pa.BinaryArray) -> NetChanges:
         at = self._local[shown]
         new = np.where(op == OP_DELETE, NONE, rows.new[at])
         # An old row of another version is known by its key alone.
@@ -167,7 +170,7 @@ class _Net:
             rows.relation,
             self._commits[shown],
             op,
-            self._keys.take(pa.array(shown)),
+            keys,
             rows.values(new),
             rows.old_values(old, known_by),
         )

@@ -157,6 +157,8 @@ class LocatedRows:
     def old_values(self, old: Ints, known_by: Ints) -> pa.BinaryArray:
         """Old rows; for NONE, the key of the new row `known_by` and marks; null where that is NONE, too."""
         starts, ends, there = _bounds(self._old, old)
+        if not there.any() and (known_by == NONE).all():
+            return pa.nulls(len(old), pa.binary())
         found = self._view.take(starts, ends, None if there.all() else there)
         keys_alone = ~there & (known_by != NONE)
         return _replaced(found, keys_alone, self._keys_alone(known_by[keys_alone])) if keys_alone.any() else found

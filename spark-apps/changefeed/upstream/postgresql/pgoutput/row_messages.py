@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from changefeed.upstream.binary_view import Ints, Mask
-from changefeed.upstream.postgresql.pgoutput.tuples import joined, view_of
+from changefeed.upstream.postgresql.pgoutput.tuples import view_of
 
 INSERT, UPDATE, DELETE = ord("I"), ord("U"), ord("D")
 
@@ -44,16 +44,16 @@ class RowMessages:
 
 
 def joined_messages(parts: Sequence[RowMessages]) -> RowMessages:
-    """The messages of all; if there are several, with no other bytes than theirs."""
+    """The messages of all, which stand in their order; with what stands between them."""
+    parts = [part for part in parts if len(part.starts)] or parts[:1]
     if len(parts) == 1:
         return parts[0]
-    texts = [joined(view_of(part.data), [(part.starts, part.ends)]).buffers()[2] for part in parts if part.bytes]
-    sizes = np.concatenate([part.ends - part.starts for part in parts])
-    ends = np.cumsum(sizes)
+    whole = [view_of(part.data).data[part.starts[0] : part.ends[-1]] for part in parts]
+    ahead = np.cumsum([0, *map(len, whole[:-1])]) - [part.starts[0] for part in parts]
     return RowMessages(
-        b"".join(texts),
-        ends - sizes,
-        ends,
+        np.concatenate(whole),
+        np.concatenate([part.starts + shift for part, shift in zip(parts, ahead, strict=True)]),
+        np.concatenate([part.ends + shift for part, shift in zip(parts, ahead, strict=True)]),
         np.concatenate([part.kinds for part in parts]),
         np.concatenate([part.relations for part in parts]),
         np.concatenate([part.commits for part in parts]),
