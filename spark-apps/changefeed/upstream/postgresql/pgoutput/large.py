@@ -38,11 +38,12 @@ def row_by_row(
     looked_at = [hashes(part()) for part in parts]
     links = np.concatenate([found.links for found in looked_at], axis=1)
     groups = _grouped([found.first for found in looked_at], links)
-    each, times = np.unique(np.concatenate([np.unique(found) for found in groups]), return_counts=True)
-    several = each[(times > 1) & (each != 0)]
+    in_parts = np.sort(np.concatenate([_distinct(found) for found in groups]))
+    several = _distinct(in_parts[1:][in_parts[1:] == in_parts[:-1]])
+    several = several[several != 0]
     if not len(several):
         return parts
-    apart = [np.isin(found, several) for found in groups]
+    apart = [several[_places(found, several)] == found for found in groups]
     rest = _spread(parts, groups, apart, scratch)
     return [*(partial(_left, part, ~chosen) for part, chosen in zip(parts, apart, strict=True)), *rest]
 
@@ -72,10 +73,22 @@ def _grouped(first: Sequence[Words], links: Words) -> list[Words]:
     least = rows[_roots(left, right, len(rows))]
 
     def of(hashes: Words) -> Words:
-        at = np.minimum(np.searchsorted(rows, hashes), len(rows) - 1)
+        at = _places(hashes, rows)
         return np.where(rows[at] == hashes, least[at], hashes)
 
     return [of(hashes) for hashes in first]
+
+
+def _places(numbers: Words, ordered: Words) -> Ints:
+    """Where each stands among the ordered ones, if it does."""
+    found: Ints = np.minimum(np.searchsorted(ordered, numbers), len(ordered) - 1)
+    return found
+
+
+def _distinct(numbers: Words) -> Words:
+    """In order. Of many that differ, sorting finds them in a fraction of the time that np.unique's hashes take."""
+    ordered: Words = np.sort(numbers)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 def _roots(left: Ints, right: Ints, count: int) -> Ints:
