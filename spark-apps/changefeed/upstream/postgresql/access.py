@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
-import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,21 +66,16 @@ class PostgresqlAccess:
     async def connect(self, deadline: float = 10.0) -> PostgresqlDatabase:
         """Raises Unavailable, Refused, NeedsHuman."""
         from changefeed.upstream.postgresql.database import PostgresqlDatabase, cluster_id_of
+        from changefeed.upstream.postgresql.patience import patiently
         from changefeed.upstream.postgresql.server import PostgresqlServer
 
         user, password = user_and_password(self.secret)
         tls = None if self.tls is None else tls_files(self.tls)
         server = PostgresqlServer(self.host, self.port, self.database, user, password, tls)
-        until = time.monotonic() + deadline
-        while True:
-            try:
-                found = await asyncio.to_thread(cluster_id_of, server)
-                break
-            except (Transient, Unavailable) as error:
-                pause_s = error.retry_after if isinstance(error, Transient) else 1.0
-                if time.monotonic() + pause_s > until:
-                    raise Unavailable(error.message, error.next_step) from error
-                await asyncio.sleep(pause_s)
+        try:
+            found = await patiently(partial(cluster_id_of, server), deadline)
+        except Transient as error:
+            raise Unavailable(error.message, error.next_step) from error
         if self.cluster_id not in (0, found):
             raise NeedsHuman(
                 f"The database at {self.address} has the number {found}, not {self.cluster_id}, which the changefeed "

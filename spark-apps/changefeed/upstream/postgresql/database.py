@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from changefeed.clock import Clock
-from changefeed.errors import ChangefeedError, Transient, Unavailable
+from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.contract import GATHER_SECONDS, PATIENCE_S, FeedEvent, Hold, SchemaEvent
 from changefeed.upstream.postgresql.anchors import EMIT
 from changefeed.upstream.postgresql.checks import Needs, findings, read, refuse
+from changefeed.upstream.postgresql.patience import patiently
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _IDENTITY = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text, oid::bigint FROM pg_database
 WHERE datname = current_database()"""
 _CLOCK_MS = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_RETRY_S = 1.0
 
 
 def cluster_id_of(server: PostgresqlServer) -> int:
@@ -131,15 +131,7 @@ class PostgresqlDatabase:
             session.close()
 
     async def _asked(self, question: Callable[[PostgresqlSession], Any]) -> Any:
-        """Ask again while nobody answers, for PATIENCE_S: the server may just be restarting."""
-        until = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return await asyncio.to_thread(self._ask, question)
-            except (Transient, Unavailable) as error:
-                if time.monotonic() + _RETRY_S > until:
-                    raise Transient(error.message, error.next_step, _RETRY_S) from error
-                await asyncio.sleep(_RETRY_S)
+        return await patiently(partial(self._ask, question), PATIENCE_S)
 
     def _ask(self, question: Callable[[PostgresqlSession], Any]) -> Any:
         with self._asking:
