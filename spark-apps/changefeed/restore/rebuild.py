@@ -41,7 +41,7 @@ def rebuilt(
             for rows in parquet.read(db, base, first):
                 changes.add_base(first, rows)
         for part in source.parts(table):
-            for piece in _in_large(source.rows(part, to_ts, progress)):
+            for piece in in_large(source.rows(part, to_ts, progress)):
                 changes.add(part.segment, piece)
                 changes.fold_if_many()
         changes.fold()
@@ -65,7 +65,7 @@ def ends_of(
     try:
         if now.number != then.number:
             for part in source.parts(now):
-                for piece in _in_large(source.rows(part, source.checkpoint_ts, progress)):
+                for piece in in_large(source.rows(part, source.checkpoint_ts, progress)):
                     since.add(part.segment, piece)
             with rebuilt(source, then, to_ts, db, progress) as (before, _):
                 yield Ends(before, since, emptied=True)
@@ -73,7 +73,7 @@ def ends_of(
         before = RowChanges(db, now.now.stored, now.now.key)
         try:
             for part in source.parts(now):
-                for piece in _in_large(source.rows(part, source.checkpoint_ts, progress, old=is_of_before)):
+                for piece in in_large(source.rows(part, source.checkpoint_ts, progress, old=is_of_before)):
                     is_since = pc.greater(piece["commit_ts"], pa.scalar(to_ts, pa.uint64()))
                     before.add(part.segment, piece.filter(pc.invert(is_since)))
                     before.fold_if_many()
@@ -86,7 +86,7 @@ def ends_of(
         since.drop()
 
 
-def _in_large(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def in_large(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """The same rows in few pieces."""
     gathered = Gathered(_AT_ONCE_BYTES)
     for piece in pieces:

@@ -48,11 +48,11 @@ class PartitionFiles:
 class RestoreSource:
     """Its files up to the checkpoint that was published when it was opened."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        """Raises NotVerifiable for a folder that has no checkpoint."""
+    def __init__(self, store: ObjectStore, known: KnownFormats | None = None) -> None:
+        """`known`: of the sink, if the caller knows it. Raises NotVerifiable for a folder that has no checkpoint."""
         self._store = store
         self.checkpoint_ts = checkpoint(store)
-        self.known: KnownFormats = known_of(store)
+        self.known: KnownFormats = known or known_of(store)
         if (refused := self.known.refused) is not None:
             raise NotRestorable(refused.message, "What verify can't read can't be restored either.")
         state = self.known.state

@@ -16,10 +16,17 @@ async def verify_sink(
 ) -> Verdict:
     """`conserved`: of files alone. Raises NotVerifiable, InvalidSpec."""
     kind = changefeed.spec.sink.kind
+    has_history = changefeed.spec.upstream.postgresql is None
     if conserved is not None and kind != "storage":
         raise InvalidSpec("--conserved", f"{conserved!r}; allowed: none for sink.{kind}, only for sink.storage")
+    if conserved is not None and not has_history:
+        raise InvalidSpec("--conserved", f"{conserved!r}; allowed: none for PostgreSQL, which has no earlier rows")
     # Each kind loads a client library that the others have no use for.
     match kind:
+        case "storage" if not has_history:
+            from changefeed.verify.snapshot import report as snapshot
+
+            return await snapshot.verify(changefeed, secrets_dir, progress)
         case "storage":
             from changefeed.verify.storage import report as storage
 

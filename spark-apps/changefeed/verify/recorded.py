@@ -86,7 +86,10 @@ async def upstream_of(changefeed: Changefeed, secrets_dir: Path | None) -> Async
 def pd_of(upstream: Upstream) -> PdClient:
     """Return the client of a TiKV cluster, whose history is read key by key."""
     if not isinstance(upstream, TikvCluster):
-        raise NotVerifiable("The changefeed's upstream is no TiKV cluster.", "Compare the sink's rows with it by hand.")
+        raise NotVerifiable(
+            "The changefeed's upstream is no TiKV cluster, and its sink no folder of files.",
+            "Compare the sink's rows with it by hand.",
+        )
     return upstream.pd
 
 

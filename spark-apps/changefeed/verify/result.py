@@ -58,6 +58,23 @@ class Result(ChangesVerdict):
     conserved: str | None = None
 
 
+@dataclass
+class SnapshotVerdict(Verdict):
+    """The verdict on files whose upstream has no history: `consumed` rows of a snapshot were compared."""
+
+    rows: int = 0
+    transactions: int = 0
+    tables: int = 0
+    files: int = 0
+    consumed: int = 0
+    duplicate: int = 0
+    unexpected: int = 0
+    out_of_order: int = 0
+    consumed_missing: int = 0
+    consumed_extra: int = 0
+    consumed_different: int = 0
+
+
 @dataclass(frozen=True)
 class TableRows:
     """A table's rows in a database, held against the upstream's. `rows`: of the upstream."""

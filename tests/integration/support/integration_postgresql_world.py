@@ -26,13 +26,16 @@ class World:
         for key, value in (("username", USER), ("password", PASSWORD)):
             (self.secrets / "reader" / key).write_text(value)
 
-    def changefeed(self, **spec: Any) -> Changefeed:
+    def resource(self, **spec: Any) -> dict[str, Any]:
         reader = {"secretRef": {"name": "reader"}}
         upstream = {"host": "127.0.0.1", "port": self.database.port, "database": "postgres", "credentials": reader}
         spec = {"upstream": {"postgresql": upstream}, "filter": {"rules": ["bank.*"]}} | spec
         made = resource("", 0, self.folder, **spec)
         del made["spec"]["startTs"]
-        return parse(json.dumps(made))
+        return made
+
+    def changefeed(self, **spec: Any) -> Changefeed:
+        return parse(json.dumps(self.resource(**spec)))
 
     def run(self, **spec: Any) -> Run:
         options = RunOptions(metrics_port=0, secrets_dir=self.secrets)

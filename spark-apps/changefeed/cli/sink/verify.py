@@ -31,7 +31,8 @@ def verify(
     not running.
 
     Files and topics are compared with the upstream's history since startTs, which must still be there: TiDB's GC keeps
-    ten minutes unless tidb_gc_life_time says more.
+    ten minutes unless tidb_gc_life_time says more. PostgreSQL keeps no history: files are compared with its tables as
+    they stand, while the changefeed runs.
 
     Exit codes: 0 every promise holds, 3 can't be checked, 4 a promise is broken.
 
@@ -40,7 +41,7 @@ def verify(
     uri
         Root folder of a storage sink, instead of -f.
     conserved
-        A column whose sum over all tables no transaction changes. Storage sinks only.
+        A column whose sum over all tables no transaction changes. Storage sinks of TiKV only.
     """
     if (file is None) == (uri is None) or (uri is None) != (not pd):
         raise InvalidSpec(

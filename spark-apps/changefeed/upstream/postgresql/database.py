@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from changefeed.upstream.postgresql.feed import SlotFeed
     from changefeed.upstream.postgresql.lease import SlotLease
     from changefeed.upstream.postgresql.relation_feed import RelationFeed
+    from changefeed.upstream.postgresql.snapshot import DatabaseSnapshot
 
 # What reads and pulls is loaded where it is used: a Job that renews a hold every few minutes has no use for it.
 
@@ -108,6 +109,12 @@ class PostgresqlDatabase:
         scratch = None if scratch_folder is None else scratch_in(scratch_folder)
         where = (self._server, self._slot, self._publication)
         return SlotFeed(*where, emit, clock, scratch=scratch, room=room, gather_s=gather_s)
+
+    def snapshot(self, selects: Callable[[str, str], bool]) -> DatabaseSnapshot:
+        """The selected tables as they are now, once it is entered."""
+        from changefeed.upstream.postgresql.snapshot import DatabaseSnapshot
+
+        return DatabaseSnapshot(self._server, self._publication, selects)
 
     def check_can_copy(self) -> None:
         """The stream has what rows were before they were changed, so they can be had as of any ts that it has."""

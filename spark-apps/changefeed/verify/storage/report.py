@@ -11,6 +11,7 @@ from pathlib import Path
 from changefeed.filter.selection import Selection
 from changefeed.log.log import Log
 from changefeed.log.state import State
+from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.open import open_store
 from changefeed.owner.locations import state_location
 from changefeed.reading.failures import Break, NotVerifiable
@@ -27,7 +28,7 @@ from changefeed.verify.comparison.ledger import TableLedger
 from changefeed.verify.consumer.replay import replay
 from changefeed.verify.held import held
 from changefeed.verify.recorded import by_id, check_cluster, lives_of, pd_of, rules_of, say_unexplained
-from changefeed.verify.result import Result
+from changefeed.verify.result import Result, Verdict
 from changefeed.verify.storage.files import StoredSubject, check_table
 from changefeed.verify.storage.finality import Finality
 from changefeed.verify.storage.table_files import lowest_commit_ts
@@ -48,9 +49,15 @@ async def verify_changefeed(
     changefeed: Changefeed, secrets_dir: Path | None, conserved: str | None, progress: ReadingProgress
 ) -> Result:
     """`verify` of the newest generation of the changefeed's files."""
+    return await verify(
+        sink_of(changefeed, secrets_dir), choice.access_of(changefeed, secrets_dir), conserved, progress
+    )
+
+
+def sink_of(changefeed: Changefeed, secrets_dir: Path | None) -> StoredSink:
+    """The newest generation of a changefeed's files."""
     found, state = sink_location(changefeed, secrets_dir), state_location(changefeed, secrets_dir)
-    sink = StoredSink(found.uri, found.secret, state.secret, newest=True)
-    return await verify(sink, choice.access_of(changefeed, secrets_dir), conserved, progress)
+    return StoredSink(found.uri, found.secret, state.secret, newest=True)
 
 
 async def verify(
@@ -69,23 +76,12 @@ async def verify(
     result = Result()
     progress = progress or NoProgress()
     progress.stage("the changefeed's log")
-    store = open_store(sink.uri, secret=sink.secret)
-    owner = files.owner(store)
-    if sink.newest:
-        generation = _read_log(sink, store.uri, owner)[0].generation
-        store = open_store(generation_location(store.location, generation).uri, secret=sink.secret)
-        owner = files.owner(store)
+    store = open_folder(sink)
     # Before the log: what `metadata` says stands in the log by then, also while the changefeed runs.
     checkpoint_ts = files.checkpoint(store)
     result.checkpoint_ts = str(checkpoint_ts)
-    state, formats = _read_log(sink, store.uri, owner)
-    state = _at_generation(state, owner.generation, store.uri)
-    if state.expired_before:
-        raise NotVerifiable(
-            f"Files of {store.uri} from before {state.expired_before} have expired (fileExpirationDays).",
-            "Only a sink that still has all its files can be verified.",
-        )
-    if not _is_checkpoint_right(checkpoint_ts, state, result):
+    state, formats = read_state(sink, store)
+    if not is_checkpoint_right(checkpoint_ts, state, result):
         return result
     connected = await upstream.connect()
     try:
@@ -108,6 +104,28 @@ async def verify(
     finally:
         await connected.close()
     return result
+
+
+def open_folder(sink: StoredSink) -> ObjectStore:
+    """The sink's folder, or that of its newest generation. Raises NotVerifiable."""
+    store = open_store(sink.uri, secret=sink.secret)
+    if not sink.newest:
+        return store
+    generation = _read_log(sink, store.uri, files.owner(store))[0].generation
+    return open_store(generation_location(store.location, generation).uri, secret=sink.secret)
+
+
+def read_state(sink: StoredSink, store: ObjectStore) -> tuple[State, Formats]:
+    """What the log says of a folder of the sink. Raises NotVerifiable, also when files of it have expired."""
+    owner = files.owner(store)
+    state, formats = _read_log(sink, store.uri, owner)
+    state = _at_generation(state, owner.generation, store.uri)
+    if state.expired_before:
+        raise NotVerifiable(
+            f"Files of {store.uri} from before {state.expired_before} have expired (fileExpirationDays).",
+            "Only a sink that still has all its files can be verified.",
+        )
+    return state, formats
 
 
 def _at_generation(state: State, number: int, sink_uri: str) -> State:
@@ -151,7 +169,7 @@ def _read_log(sink: StoredSink, sink_uri: str, owner: files.SinkOwner) -> tuple[
     return state, read_formats(store, state.epoch.config["spec"])
 
 
-def _is_checkpoint_right(published: int, state: State, result: Result) -> bool:
+def is_checkpoint_right(published: int, state: State, result: Verdict) -> bool:
     """Rows can be compared only up to a checkpoint that the changefeed has reached."""
     reached, start = state.checkpoint_ts, state.from_ts
     if published > reached:
@@ -178,7 +196,7 @@ async def _compare(subject: StoredSubject, state: State) -> None:
             f"{count} files are of table versions below startTs: TiCDC wrote them before this changefeed adopted the "
             "folder. They were not compared."
         )
-    _check_published(state, sink, result)
+    check_published(state, sink, result)
     say_unexplained(lives, result)
     for table, ts in lives.statements:
         if (table, ts) not in sink.schemas:
@@ -190,7 +208,8 @@ async def _compare(subject: StoredSubject, state: State) -> None:
             await replay(subject, lives, rules_of(state).matches, sink, ledger, by_id(state))
         finally:
             ledger.close()
-    _check_finality(subject, finality)
+    subject.progress.stage("the sink once more")
+    check_finality(store, subject.formats, finality, result)
 
 
 async def _check_tables(subject: StoredSubject, lives: list[Life], sink: files.SinkFiles, ledger: TableLedger) -> None:
@@ -215,19 +234,17 @@ async def _check_tables(subject: StoredSubject, lives: list[Life], sink: files.S
             )
 
 
-def _check_finality(subject: StoredSubject, finality: Finality) -> None:
+def check_finality(store: ObjectStore, formats: Formats, finality: Finality, result: Verdict) -> None:
     """O2: nothing came below the checkpoint while all this was read, and nothing that was there has changed."""
-    subject.progress.stage("the sink once more")
-    store = subject.store
     listing = files.read_layout(store, files.checkpoint(store)).listing()
     lowest: dict[str, int | None] = {}
     for path in finality.appeared(listing):
         try:
-            lowest[path] = lowest_commit_ts(store, path, subject.formats)
+            lowest[path] = lowest_commit_ts(store, path, formats)
         except Break as undecodable:
-            subject.result.problem(undecodable.message)
+            result.problem(undecodable.message)
     for problem in finality.see(listing, lowest):
-        subject.result.problem(problem)
+        result.problem(problem)
 
 
 async def _lives(subject: StoredSubject, state: State) -> Lives:
@@ -249,7 +266,7 @@ async def _lives(subject: StoredSubject, state: State) -> Lives:
     return lives
 
 
-def _check_published(state: State, sink: files.SinkFiles, result: Result) -> None:
+def check_published(state: State, sink: files.SinkFiles, result: Verdict) -> None:
     """What the log committed is published, and every published file exists (rules 8 and 13)."""
     open_files = Counter(entry.output["directory"] for _, entry in state.open_entries())
     for known in state.dispatchers.values():
