@@ -29,8 +29,8 @@ CORPUS ?= ../shared/corpus
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) classes ## run a changefeed from a bank workload to files, and verify the files
-	@$(PY) examples/demo.py
+demo: $(STAMP) classes ## run a changefeed from a bank workload to files, and verify the files (UPSTREAM=postgresql)
+	@$(PY) examples/demo$(if $(UPSTREAM),_$(UPSTREAM)).py
 
 test: $(STAMP) ## set up, then run every check that needs only this machine
 	@$(MAKE) --jobs 3 --output-sync=line lint classes test-quick

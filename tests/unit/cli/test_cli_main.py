@@ -199,12 +199,15 @@ def test_help_and_validate_load_nothing_heavy(file: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_demo_resource_is_valid_and_leaves_room_beside_its_pullers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", "-f", str(ROOT / "examples" / "demo.yaml"), "--json"]) == 0
+@pytest.mark.parametrize(("name", "cores", "pullers"), [("demo.yaml", 4, 2), ("demo-postgresql.yaml", 3, 1)])
+def test_the_demo_resources_are_valid_and_leave_room_beside_their_pullers(
+    name: str, cores: int, pullers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate", "-f", str(ROOT / "examples" / name), "--json"]) == 0
     spec = _json(capsys.readouterr().out)["effective"]["spec"]
     assert spec["sink"]["storage"]["csv"]["includeCommitTs"] is True
-    assert spec["spark"]["executor"]["instances"] * spec["spark"]["executor"]["cores"] == 4
-    assert spec["spark"]["pullers"]["count"] == 2
+    assert spec["spark"]["executor"]["instances"] * spec["spark"]["executor"]["cores"] == cores
+    assert spec["spark"]["pullers"]["count"] == pullers
 
 
 def _verify_finds(monkeypatch: pytest.MonkeyPatch, **found: Any) -> list[Any]:
