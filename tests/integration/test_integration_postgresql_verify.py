@@ -269,3 +269,20 @@ async def test_a_changefeed_that_does_not_run_can_not_be_verified(
         await verified(world)
     with pytest.raises(InvalidSpec, match="--conserved"):
         await verify_sink(world.changefeed(), world.secrets, "balance", NoProgress())
+
+
+async def test_rows_of_before_that_are_copied_are_compared(world: World) -> None:
+    world.database.query("INSERT INTO bank.notes SELECT n, 'note ' || n FROM generate_series(-50, -1) n")
+    run = await begun(world, initialCopy=True)
+    bank = Bank(world.database)
+    await asyncio.to_thread(bank.open)
+    await asyncio.to_thread(bank.transfer, 20)
+    await asyncio.to_thread(world.database.query, "DELETE FROM bank.notes WHERE id = -7")
+    result = await verified(world, initialCopy=True)
+    await run.killed()
+    rows = world.database.query(
+        "SELECT (SELECT count(*) FROM bank.notes) + (SELECT count(*) FROM bank.accounts) "
+        "+ (SELECT count(*) FROM bank.transfers)"
+    )
+    assert (result.first_problem, result.consumed) == (None, rows[0][0])
+    assert len(result.notes) == 1
