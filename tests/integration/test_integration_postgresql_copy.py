@@ -18,7 +18,7 @@ from changefeed.model.position import OP_INSERT
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
 from changefeed.upstream.contract import Data, FeedEvent, Resolved, SubscriptionFailed
 from changefeed.upstream.postgresql.catalog import read_published
-from changefeed.upstream.postgresql.copies import cuts
+from changefeed.upstream.postgresql.copies import cuts, initial_copy
 from changefeed.upstream.postgresql.feed import SlotFeed
 from changefeed.upstream.postgresql.lease import SlotLease
 from changefeed.upstream.postgresql.server import PostgresqlSession
@@ -123,17 +123,20 @@ async def test_tables_are_copied_while_they_are_written_and_their_reader_is_kill
     monkeypatch.setattr(cuts, "CHUNK_ROWS", 200)
     newest.query(*TABLES)
     world = World(newest, tmp_path)
+    said = []
     with Clerk(newest, 7):
         for _ in range(3):
             run, before = world.run(initialCopy=True), written(world.lake)
             await run.until(lambda before=before: written(world.lake) > before, "more is written")  # type: ignore[misc]
             await run.killed()
+            said += run.view.progress
         run = world.run(initialCopy=True)
         await run.until(lambda: run.driver is not None and copied(run.driver.owner.state), "all is copied")
         now = await world.now()
         await run.until(lambda: run.driver is not None and run.driver.owner.state.checkpoint_ts > now, "changes follow")
         state = run.driver.owner.state
         await run.killed()
+    assert any("; copied " in each.message for each in [*said, *run.view.progress])
     assert (await world.to_the_end(initialCopy=True)).state == "finished"
     chunks = {len(copy.bounds) - 1 for copy in state.copies().values()}
     assert len(state.copies()) == 4
@@ -286,6 +289,7 @@ async def test_a_chunk_that_is_held_is_read_again_and_one_that_was_told_is_not(
 ) -> None:
     """Promise: also by another feed, though all rows are other ones by then. An open transaction is waited for."""
     monkeypatch.setattr(cuts, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(initial_copy, "_SAID_FROM", 2)
     place = Place(
         newest,
         "CREATE TABLE t (id int PRIMARY KEY, v text)",

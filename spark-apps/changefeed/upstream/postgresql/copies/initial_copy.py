@@ -46,7 +46,7 @@ _Rows = tuple[pa.BinaryArray, pa.BinaryArray]
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.2, 5.0
 #: How many attempts in a row fail before that is said.
-_SAID_FROM = 3
+_SAID_FROM = 8
 _SERVER = 0
 
 
