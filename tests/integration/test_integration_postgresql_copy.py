@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from changefeed.model.table_copy import COPY_TICKS, TableCopy
 from changefeed.upstream.contract import Data, FeedEvent, Resolved, SubscriptionFailed
 from changefeed.upstream.postgresql.catalog import read_published
 from changefeed.upstream.postgresql.copies import cuts, initial_copy
+from changefeed.upstream.postgresql.copies.table_reader import TableReader
 from changefeed.upstream.postgresql.feed import SlotFeed
 from changefeed.upstream.postgresql.lease import SlotLease
 from changefeed.upstream.postgresql.server import PostgresqlSession
@@ -289,7 +291,7 @@ async def test_a_chunk_that_is_held_is_read_again_and_one_that_was_told_is_not(
 ) -> None:
     """Promise: also by another feed, though all rows are other ones by then. An open transaction is waited for."""
     monkeypatch.setattr(cuts, "CHUNK_ROWS", 10)
-    monkeypatch.setattr(initial_copy, "_SAID_FROM", 2)
+    monkeypatch.setattr(initial_copy, "SAID_FROM", 2)
     place = Place(
         newest,
         "CREATE TABLE t (id int PRIMARY KEY, v text)",
@@ -343,6 +345,38 @@ def cells(value: bytes) -> tuple[str, ...]:
         found.append(value[at + 5 : at + 5 + size].decode())
         at += 5 + size
     return tuple(found)
+
+
+@pytest.mark.parametrize("sampled_pages", [4_000, 12])
+def test_a_table_is_cut_into_chunks_of_a_like_size_also_by_a_sample(
+    newest: Postgresql, monkeypatch: pytest.MonkeyPatch, sampled_pages: int
+) -> None:
+    """Promise: each row is in one chunk, and no chunk is much larger than others, whatever numbers there are."""
+    monkeypatch.setattr(cuts, "CHUNK_ROWS", 1000)
+    monkeypatch.setattr(cuts, "SAMPLED_PAGES", sampled_pages)
+    newest.query(
+        PUBLICATION,
+        "CREATE TABLE numbers (n int, id bigint, PRIMARY KEY (id, n))",
+        "INSERT INTO numbers SELECT n, n * n * sign(n) FROM generate_series(-3000, 9000) n",
+        "CREATE TABLE ids (id uuid PRIMARY KEY)",
+        "INSERT INTO ids SELECT md5(n::text)::uuid FROM generate_series(1, 12001) n",
+    )
+    with closing(PostgresqlSession(reached(newest))) as session:
+        for table in read_published(session, "changefeed").tables:
+            bounds = cuts.bounds(session, "changefeed", table, 1000)
+            assert 8 <= len(bounds) - 1 <= 30
+            reader = TableReader(reached(newest), "changefeed")
+            with closing(reader):
+                reader.begin(table.id, reader.xid())
+                keys = []
+                for start, end in pairwise(bounds):
+                    found = [key for part, _ in reader.rows(start, end) for key in part.to_pylist()]
+                    assert len(found) <= 3000
+                    assert all(start <= key < end for key in found)
+                    keys += found
+            assert len(set(keys)) == len(keys) == 12001
+            small = cuts.bounds(session, "changefeed", table, 3)
+            assert 3 <= len(small) <= 4
 
 
 async def test_a_table_that_is_not_what_it_was_is_not_copied_to_its_end(newest: Postgresql) -> None:

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 LARGEST = (1 << 63) - 1
+INTEGER_OID, TEXT_OID, UUID_OID = 23, 25, 2950
 RELATION = Relation(11, "s", "t", "f", ())
 NUMBERS = st.one_of(st.integers(-130, 130), st.integers(-LARGEST - 1, LARGEST))
 CELLS = st.one_of(st.none(), st.just(b"\\N"), st.lists(st.sampled_from(b"\\Nnt\t\n\r\b\f\vx\xc3")).map(bytes))
@@ -62,17 +63,23 @@ def test_a_number_is_in_the_ranges_of_its_chunk_once(numbers: list[int], one: in
             assert sum(first <= number <= last for first, last in found) == is_within
 
 
-def test_bounds_are_those_of_numbers_as_keys_and_end_with_the_definition() -> None:
+def test_bounds_are_keys_in_their_order_and_end_with_the_definition() -> None:
     assert bounds_of([], 7, b"d") == (b"", b"ud")
-    bounds = bounds_of([100, 9, -5, 20, 9], MOST_CHUNKS, b"d")
+    bounds = bounds_of(["100", "9", "-5", "20", "9"], MOST_CHUNKS, b"d")
     assert bounds == (b"", key(9), key(-5), key(20), key(100), b"ud")
     assert definition_of(bounds[-1]) == b"d"
-    assert bounds_of([100, 9, -5, 20], 2, b"d") == (b"", key(20), b"ud")
-    assert condition('"k"', b"", b"ud") == "true"
-    assert condition('"k"', key(9), key(-5)) == "\"k\" BETWEEN '9'::bigint AND '9'::bigint OR " + (
-        "\"k\" BETWEEN '-4'::bigint AND '-1'::bigint"
-    )
-    assert condition('"k"', key(9), key(9)) == "false"
+    assert bounds_of(["100", "9", "-5", "20"], 2, b"d") == (b"", key(20), b"ud")
+
+
+def test_a_chunk_is_read_by_the_index_of_its_key() -> None:
+    assert condition("k", TEXT_OID, b"", b"ud") == "true"
+    below = "k BETWEEN '9'::bigint AND '9'::bigint OR k BETWEEN '-4'::bigint AND '-1'::bigint"
+    assert condition("k", INTEGER_OID, key(9), key(-5)) == below
+    assert condition("k", INTEGER_OID, key(9), key(9)) == "false"
+    low, high = "0123", "89ab"
+    assert condition("k", UUID_OID, b"", cell(high.encode())) == "k < '89ab'::uuid"
+    assert condition("k", UUID_OID, cell(low.encode()), cell(high.encode())) == "k >= '0123'::uuid AND k < '89ab'::uuid"
+    assert condition("k", UUID_OID, cell(low.encode()), b"ud") == "k >= '0123'::uuid"
 
 
 def batch(*rows: tuple[int, bytes, bytes | None]) -> pa.RecordBatch:

@@ -46,7 +46,7 @@ _Rows = tuple[pa.BinaryArray, pa.BinaryArray]
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.2, 5.0
 #: How many attempts in a row fail before that is said.
-_SAID_FROM = 8
+SAID_FROM = 8
 _SERVER = 0
 
 
@@ -150,7 +150,7 @@ class InitialCopies:
         self._metrics.errors["copy"] += 1
         pause = min(_LAST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures, 16))
         self._failures += 1
-        if self._failures >= _SAID_FROM:
+        if self._failures >= SAID_FROM:
             self.stopped = Stopped(_SERVER, REFUSED if isinstance(error, Refused) else AWAY, str(error))
         await self._clock.sleep(pause)
 

@@ -1,7 +1,8 @@
 """Where a table is cut into chunks, and what is in a chunk, in SQL. Pure.
 
 Raw keys are in the order of the length of their first value, then of its bytes (pgoutput.changes). Of whole numbers
-those between two keys are a few ranges: of as many characters, negative ones come first, and away from zero.
+those between two keys are a few ranges: of as many characters, negative ones come first, and away from zero. All UUIDs
+are of one length, so they are in their own order.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from changefeed.upstream.postgresql.pgoutput.tuples import CELL_HEAD, TEXT
 _MOST_CHARACTERS, _LARGEST = 20, (1 << 63) - 1  # of a bigint
 #: What is above every key, which begins with TEXT; it has the definition behind it that the copy is made with.
 _END = bytes([TEXT + 1])
+_UUID = 2950
+#: OIDs of the types at whose values tables can be cut: bigint, smallint, integer, uuid.
+CUT_AT = frozenset({20, 21, 23, _UUID})
 
 
-def bounds_of(numbers: Iterable[int], most: int, definition: bytes) -> tuple[bytes, ...]:
-    """The bounds of no more than `most` chunks, cut at whole numbers of the key's first column."""
-    borders = sorted({_key(number) for number in numbers})
+def bounds_of(texts: Iterable[str], most: int, definition: bytes) -> tuple[bytes, ...]:
+    """The bounds of no more than `most` chunks, cut at values of the key's first column."""
+    borders = sorted({_key(text.encode()) for text in texts})
     step = -(-(len(borders) + 1) // most)
     return (b"", *borders[step - 1 :: step], _END + definition)
 
@@ -27,12 +31,16 @@ def definition_of(end: bytes) -> bytes:
     return end[len(_END) :]
 
 
-def condition(column: str, start: bytes, end: bytes) -> str:
-    """Which rows are in a chunk. `column`: the key's first, as SQL has it."""
-    if not start and end.startswith(_END):
+def condition(column: str, type_oid: int, start: bytes, end: bytes) -> str:
+    """Which rows are in a chunk. `column`: the key's first, as SQL has it; its type is in CUT_AT, or nothing is cut."""
+    low, high = (None if not key or key.startswith(_END) else key[CELL_HEAD:].decode() for key in (start, end))
+    if low is None and high is None:
         return "true"
-    found = ranges(None if not start else _number(start), None if end.startswith(_END) else _number(end))
-    each = (f"{column} BETWEEN '{low}'::bigint AND '{high}'::bigint" for low, high in found)
+    if type_oid == _UUID:
+        bounds = [] if low is None else [f"{column} >= '{low}'::uuid"]
+        return " AND ".join(bounds if high is None else [*bounds, f"{column} < '{high}'::uuid"])
+    found = ranges(*(None if text is None else int(text) for text in (low, high)))
+    each = (f"{column} BETWEEN '{first}'::bigint AND '{last}'::bigint" for first, last in found)
     return " OR ".join(each) or "false"
 
 
@@ -62,10 +70,5 @@ def _first(border: int, size: int, sign: int) -> int:
     return 0 if at < here else 10**_MOST_CHARACTERS
 
 
-def _key(number: int) -> bytes:
-    text = str(number).encode()
+def _key(text: bytes) -> bytes:
     return bytes([TEXT]) + len(text).to_bytes(CELL_HEAD - 1) + text
-
-
-def _number(key: bytes) -> int:
-    return int(key[CELL_HEAD:])

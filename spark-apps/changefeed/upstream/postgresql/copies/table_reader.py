@@ -80,7 +80,8 @@ class TableReader:
         assert self._table is not None, "a transaction has begun"
         table, session = self._table, self._open()
         names = [quoted(column.name) for column in table.info.columns]
-        where = f"({condition(names[table.identity[0]], start, end)})" if table.identity else "true"
+        first = table.identity[0]
+        where = f"({condition(names[first], table.types[first], start, end)})"
         where += f" AND ({table.row_filter})" if table.row_filter else ""
         query = f"SELECT {', '.join(names)} FROM {_sql_name(table)} WHERE {where}"
         for lines in copied(session, query):
