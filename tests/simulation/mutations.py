@@ -10,6 +10,7 @@ from log_mutations import LOG_MUTATIONS
 from matcher_mutations import MATCHER_MUTATIONS
 from owner_mutations import OWNER_MUTATIONS
 from puller_mutations import PULLER_MUTATIONS
+from slot_mutations import SLOT_MUTATIONS
 
 MUTATIONS = (
     *MATCHER_MUTATIONS,
@@ -20,4 +21,5 @@ MUTATIONS = (
     *OWNER_MUTATIONS,
     *LOG_MUTATIONS,
     *LAKE_MUTATIONS,
+    *SLOT_MUTATIONS,
 )

@@ -24,7 +24,9 @@ from lake_mutations import LAKE
 from mutation import Mutation
 from mutations import MUTATIONS
 from simulated_lake import LakeWorld
+from simulated_slot import SlotWorld
 from simulated_world import Broken, Story, World, failing, told
+from slot_mutations import SLOT_CORE
 
 CHUNK = 100
 BUDGET = 2_000  # seeds in which a mutation must be found
@@ -39,7 +41,7 @@ def run_chunk(first: int, end: int) -> str | None:
 def find(mutation: Mutation, seeds: int = BUDGET) -> Broken | None:
     """What a seed that shows the mutation breaks: the one that did so the last time, or else the first."""
     before = known().get(str(mutation))
-    world = LakeWorld if mutation.core == LAKE else World
+    world = {LAKE: LakeWorld, SLOT_CORE: SlotWorld}.get(mutation.core, World)
     # Some seeds were found when no table was split, nothing overtook a scan, and there were no turns, no copies, or no
     # large transactions.
     since = ("parts", "overtaking", "turns", "copy", "large")

@@ -14,10 +14,12 @@ from mutations import MUTATIONS
 from simulate import CHUNK, find, run_chunk
 from simulated_lake import LakeWorld
 from simulated_past import pasts
+from simulated_slot import SlotWorld
 from simulated_world import Story, World, failing, shrunk, told
 
 _SEEDS = int(os.environ.get("SEEDS") or "5000")
 _LAKES = 60
+_SLOTS = 400
 _MUTATION = "matcher: every put is an insert"
 
 pytestmark = pytest.mark.timeout(600)
@@ -32,6 +34,12 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
 @pytest.mark.parametrize("first", range(0, _LAKES, _LAKES // 4))
 def test_no_seed_breaks_a_promise_of_iceberg_tables(first: int) -> None:
     broken = failing(map(Story, range(first, first + _LAKES // 4)), LakeWorld)
+    assert broken is None, "\n".join([*broken.trace, str(broken)])
+
+
+@pytest.mark.parametrize("first", range(0, _SLOTS, _SLOTS // 4))
+def test_no_seed_breaks_a_promise_of_a_slot(first: int) -> None:
+    broken = failing(map(Story, range(first, first + _SLOTS // 4)), SlotWorld)
     assert broken is None, "\n".join([*broken.trace, str(broken)])
 
 

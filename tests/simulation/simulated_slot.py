@@ -1,0 +1,378 @@
+"""A slot of a PostgreSQL with all that read it, in one thread: the server's WAL, drivers, pullers, and pullers that are
+left over from those that were replaced.
+
+Simulated are the server, the clock, the driver and the shell of a feed. The cores are the product's own: `chain` and
+`subscriptions`. Everything is cut into steps, between which all others go on and any process can end.
+
+What must hold: a commit has one ts, whoever reads it and however often; nobody hears that all is there who lacks a row;
+the slot is not confirmed beyond what is durable; nobody misses history; and at the end all rows are there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from changefeed.model.tso import compose
+from changefeed.upstream.postgresql.anchors import LEAD_MS, Said
+from changefeed.upstream.postgresql.chain import Chain
+from changefeed.upstream.postgresql.news import TICKS
+from changefeed.upstream.postgresql.subscriptions import SlotSubscriptions
+from simulated_world import Broken, Story
+
+SLOT = "s"
+_TABLES = (1, 2)
+_STEPS, _LAST_STEPS = 400, 2_000
+#: What goes wrong, and how often in a step.
+_ODDS = {
+    "clock": 0.02,
+    "crash": 0.01,
+    "cut": 0.02,
+    "puller killed": 0.01,
+    "pulled again": 0.02,
+    "left over": 0.5,  # of those that are killed
+    "driver killed": 0.005,
+    "held": 0.01,
+    "moved": 0.02,
+    "others": 1.0,
+    "future": 0.02,
+}
+
+
+@dataclass(frozen=True)
+class Commit:
+    """`ts`: what it has, by the oracle; 0: none. `tables`: which have a row of it."""
+
+    lsn: int
+    time_us: int
+    said: Said | None
+    tables: tuple[int, ...]
+    ts: int
+
+
+class Server:
+    """`reader`: who is let in. `persisted`: of the slot's position, what a crash does not take back."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self.clock_us = 1_700_000_000_000_000
+        self.wal: list[Commit] = []  # since the slot was made
+        self._messages: list[Callable[[], Said]] = []  # begun, not committed
+        self._lsn = self._last_ts = 0
+        self.confirmed = self.persisted = 0
+        self.reader: Puller | None = None
+
+    def commit(self, *tables: int, said: Said | None = None) -> None:
+        self._lsn += self._rng.randint(1, 100)
+        ts = self._ts(said)
+        self.wal.append(Commit(self._lsn, self.clock_us, said, tables, ts))
+        self._last_ts = ts or self._last_ts
+
+    def _ts(self, said: Said | None) -> int:
+        """As docs/design/postgresql.md has it, in other words than the product's."""
+        is_believed = said is not None and said.ts <= compose(self.clock_us // 1000 + 1000)
+        own = said.ts if said is not None and is_believed else compose(self.clock_us // 1000)
+        if not self._last_ts:
+            return own if is_believed else 0
+        return max(own, self._last_ts + TICKS)
+
+    def anchor(self, held: int = 0, slot: str = "") -> int:
+        """A message begins, which has its ts already, and others may commit before it; that ts."""
+        us = self.clock_us + LEAD_MS * 1000
+        ts = compose(us // 1000) + compose(us % 1000) // 1000
+        self._messages.append(lambda: Said(ts, held, slot))
+        return ts
+
+    def commit_message(self, newest: bool = False) -> None:
+        if self._messages:
+            made = self._messages.pop(-1 if newest else self._rng.randrange(len(self._messages)))
+            self.commit(said=made())
+
+    def crash(self) -> None:
+        self.reader, self.confirmed = None, self.persisted
+        self._messages.clear()
+
+    def from_lsn(self, lsn: int, most: int) -> list[Commit]:
+        return [each for each in self.wal if each.lsn >= lsn][:most]
+
+
+@dataclass
+class Subscription:
+    table: int
+    start_ts: int
+    got: set[int] = field(default_factory=set)  # LSNs
+
+
+class Puller:
+    """A feed and its reader. `driver`: who hears it; a puller that is left over talks to nobody."""
+
+    def __init__(self, world: SlotWorld, born: int) -> None:
+        self._world, self._server, self.born = world, world.server, born
+        self.subscriptions = SlotSubscriptions()
+        self._chain: Chain | None = None  # None: it is not connected
+        self._next = self._confirmed = 0
+        self._rows: dict[int, list[tuple[int, int]]] | None = None  # (ts, LSN) by table, to be handed on
+
+    def step(self) -> None:
+        self.subscriptions.check()
+        if self._chain is None:
+            self._open()
+        elif self._rows:
+            table, rows = self._rows.popitem()
+            self._hand_on(table, rows)
+        elif self._rows is not None:
+            self._rows = None
+            self._resolve()
+        elif self._server.reader is not self:
+            self._chain = None  # cut off
+        elif self.subscriptions.settle():
+            self._server.reader = self._chain = None
+        elif not self.subscriptions.all_rest:
+            self._read(self._chain)
+
+    def _open(self) -> None:
+        other = self._server.reader
+        if other is not None and other.born > self.born:
+            return
+        self._server.reader = self
+        self._chain, self._confirmed, self._next = Chain(SLOT), 0, self._server.confirmed
+        self.subscriptions.begin()
+        self._world.say(f"puller {self.born} begins at {self._next}")
+
+    def _read(self, chain: Chain) -> None:
+        wanted, needed_ts = self.subscriptions.tables(), self.subscriptions.needed_ts
+        rows: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        commits = self._server.from_lsn(self._next, self._world.rng.randint(0, 5))
+        for each in commits:
+            ts = chain.commit(each.lsn, each.time_us, each.said) or 0
+            assert ts == each.ts, f"{each} has got {ts}"
+            for table in set(each.tables) & wanted if ts else ():
+                rows[table].append((ts, each.lsn))
+            self._next = each.lsn + 1
+        chain.check()
+        if not commits and self._world.rng.random() < 0.3:
+            self._server.anchor()
+        if (position := chain.confirmable(needed_ts)) > self._confirmed:
+            self._confirmed = position
+            self._world.confirmed(self, position)
+        for sub_id in [] if chain.first_ts is None else self.subscriptions.below(chain.first_ts):
+            self.subscriptions.release(sub_id)
+            self._world.lost(self, sub_id)
+        self._rows = dict(rows)
+
+    def _hand_on(self, table: int, rows: list[tuple[int, int]]) -> None:
+        for sub_id in self.subscriptions.takers(table):
+            if (sent_ts := self.subscriptions.sent_ts(sub_id)) is not None:
+                self._world.rows(self, sub_id, [row for row in rows if row[0] > sent_ts])
+
+    def _resolve(self) -> None:
+        assert self._chain is not None
+        if (position := self._chain.last_ts) is None:
+            return
+        self.subscriptions.position = position
+        for sub_id in self.subscriptions.behind(position):
+            if self.subscriptions.sent(sub_id, position):
+                self._world.resolved(self, sub_id, position)
+
+
+class SlotWorld:
+    """`trace` says what has happened in it."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.trace: list[str] = []
+        self.rng = Random(f"{story.seed} slot")
+        self._faults = {
+            kind: odds for kind, odds in _ODDS.items() if self.rng.random() < 0.6 and kind not in story.without
+        }
+        self.server = Server(self.rng)
+        self._born = self._sub_ids = 0
+        self._left_over: list[Puller] = []
+        self._is_let_go_by_others = False  # a puller that is left over has confirmed
+        self._end_ts: int | None = None  # nothing is written any more
+        # What is durable: where it began, how far each table is, with which rows.
+        self._start_ts = 0
+        self._flushed: dict[int, int] = {}
+        self._written: dict[int, dict[int, int]] = {table: {} for table in _TABLES}  # ts by LSN
+        # What a driver knows besides.
+        self._arrived: dict[int, int] = {}
+        self._rows: dict[int, dict[int, int]] = {}
+        self._subscribed: dict[int, Subscription] = {}
+        self._puller: Puller | None = None
+
+    def run(self) -> None:
+        """Raises Broken."""
+        try:
+            self._begin()
+            for _ in range(_STEPS):
+                self._step()
+                self._harm()
+            self._faults.clear()
+            self._end_ts = max((each.ts for each in self.server.wal if each.tables), default=0)
+            for _ in range(_LAST_STEPS):
+                self._step()
+                if self._checkpoint_ts >= self._end_ts:
+                    return
+            raise AssertionError(f"the end {self._end_ts} is not reached: {self._flushed}")
+        except Exception as error:
+            raise Broken(self.story, error, self.trace) from error
+
+    def say(self, what: str) -> None:
+        self.trace.append(what)
+
+    # What a driver does.
+
+    @property
+    def _checkpoint_ts(self) -> int:
+        return min(self._flushed.values())
+
+    def _begin(self) -> None:
+        """As SlotLease.begin."""
+        self.server.commit(*_TABLES)
+        for _ in range(2):
+            self._start_ts = self.server.anchor()
+            self._others()
+            self.server.commit_message(newest=True)
+        self._flushed = dict.fromkeys(_TABLES, self._start_ts)
+        self._start()
+
+    def _start(self) -> None:
+        """Another driver, that knows what is durable."""
+        self.say(f"a driver begins at {self._checkpoint_ts}")
+        self._arrived, self._rows = dict(self._flushed), {table: {} for table in _TABLES}
+        self.server.anchor(self._checkpoint_ts, SLOT)
+        self._others()
+        self.server.commit_message(newest=True)
+        self._replace_puller()
+
+    def _replace_puller(self) -> None:
+        if self._puller is not None and self._happens("left over"):
+            self._left_over.append(self._puller)
+        elif self._puller is not None and self.server.reader is self._puller:
+            self.server.reader = None
+        self._born += 1
+        self._puller, self._subscribed = Puller(self, self._born), {}
+
+    def _subscribe(self, table: int, start_ts: int) -> None:
+        assert self._puller is not None
+        self._sub_ids += 1
+        self._subscribed[self._sub_ids] = Subscription(table, start_ts)
+        self._puller.subscriptions.subscribe(self._sub_ids, table, start_ts)
+
+    def _step(self) -> None:
+        server, rng = self.server, self.rng
+        server.clock_us += rng.choice((0, 10, 300, 3_000, 1_000_000))
+        assert self._puller is not None
+        match rng.randrange(16):
+            case 0 if self._end_ts is None:
+                server.commit(*rng.sample(_TABLES, rng.randint(0, len(_TABLES))))
+            case 1:
+                server.commit_message()
+            case 2 if missing := sorted(set(_TABLES) - {each.table for each in self._subscribed.values()}):
+                table = rng.choice(missing)  # rows that have arrived are there, or are pulled again
+                self._subscribe(table, rng.choice((self._flushed[table], self._arrived[table])))
+            case 3:
+                for table in rng.sample(_TABLES, rng.randint(1, len(_TABLES))):
+                    self._flush(table)
+            case 4:
+                server.anchor(self._checkpoint_ts, SLOT)
+            case 5 | 8 if self._left_over:
+                rng.choice(self._left_over).step()
+            case 6 if self._subscribed:
+                self._puller.subscriptions.resume(rng.choice(sorted(self._subscribed)))
+            case 7:
+                server.persisted = server.confirmed
+            case _:
+                self._puller.step()
+
+    def _flush(self, table: int) -> None:
+        """What has arrived is written, though the puller that has pulled it is gone."""
+        upto = self._arrived[table]
+        for lsn, ts in self._rows[table].items():
+            if self._flushed[table] < ts <= upto:
+                self._written[table][lsn] = ts
+        self._flushed[table] = upto
+        assert self._written[table] == self._there(table, self._start_ts, upto), f"{table} is not whole up to {upto}"
+
+    def _there(self, table: int, after: int, upto: int) -> dict[int, int]:
+        return {each.lsn: each.ts for each in self.server.wal if table in each.tables and after < each.ts <= upto}
+
+    # What goes wrong.
+
+    def _happens(self, kind: str) -> bool:
+        return self.rng.random() < self._faults.get(kind, 0.0)
+
+    def _others(self) -> None:
+        """What commits beside us: another changefeed, which holds by its own slot, and whoever likes."""
+        if "others" in self._faults and self.rng.random() < 0.2:
+            self.server.clock_us += self.rng.choice((0, 10, 2_000))
+            self.server.anchor(compose(self.server.clock_us // 1000), "other")
+            self.server.commit_message(newest=True)
+
+    def _harm(self) -> None:
+        assert self._puller is not None
+        self._others()
+        server, rng = self.server, self.rng
+        if self._happens("clock"):
+            server.clock_us += rng.choice((-5_000_000, -20_000, 2_000_000))
+        if self._happens("future"):
+            server.commit(said=Said(compose(server.clock_us // 1000 + rng.choice((500, 5_000, 5_000_000)))))
+        if self._happens("crash"):
+            self.say("the server crashes")
+            server.crash()
+        if self._happens("cut"):
+            server.reader = None
+        if self._subscribed and self._happens("held"):
+            self._puller.subscriptions.hold(rng.choice(sorted(self._subscribed)))
+        if self._subscribed and self._happens("moved"):
+            sub_id = rng.choice(sorted(self._subscribed))
+            del self._subscribed[sub_id]
+            self._puller.subscriptions.release(sub_id)
+        if self._happens("puller killed"):
+            self._replace_puller()
+        if self._happens("pulled again"):
+            self._pull_again()
+        if self._happens("driver killed"):
+            self._start()
+
+    def _pull_again(self) -> None:
+        """What has arrived is written and let go, while another puller has yet to come that far."""
+        self._replace_puller()
+        assert self._puller is not None
+        for table in _TABLES:
+            self._subscribe(table, self._flushed[table])
+            self._flush(table)
+        self._puller.subscriptions.hold(self.rng.choice(sorted(self._subscribed)))
+        self.server.anchor(self._checkpoint_ts, SLOT)
+        self.server.commit_message(newest=True)
+
+    # What a puller brings.
+
+    def rows(self, puller: Puller, sub_id: int, rows: list[tuple[int, int]]) -> None:
+        if puller is self._puller and (subscription := self._subscribed.get(sub_id)) is not None:
+            subscription.got |= {lsn for _, lsn in rows}
+            self._rows[subscription.table] |= {lsn: ts for ts, lsn in rows}
+
+    def resolved(self, puller: Puller, sub_id: int, upto: int) -> None:
+        if puller is not self._puller or (subscription := self._subscribed.get(sub_id)) is None:
+            return
+        table, start_ts = subscription.table, subscription.start_ts
+        wanted = self._there(table, start_ts, upto).keys()
+        assert wanted <= subscription.got, f"table {table} lacks {wanted - subscription.got} at {upto}"
+        self._arrived[table] = max(self._arrived[table], upto)
+
+    def confirmed(self, puller: Puller, lsn: int) -> None:
+        if self.server.reader is not puller:
+            return
+        ahead = [each for each in self.server.wal if each.lsn < lsn and each.ts > self._checkpoint_ts]
+        assert not ahead, f"{lsn} is confirmed, and {ahead[0]} is not durable at {self._checkpoint_ts}"
+        self.server.confirmed = max(self.server.confirmed, lsn)
+        self._is_let_go_by_others |= puller is not self._puller
+
+    def lost(self, puller: Puller, sub_id: int) -> None:
+        """It may be that what is left over has let go of what is durable, and is pulled again."""
+        if puller is self._puller:
+            assert self._is_let_go_by_others, f"subscription {sub_id} has no history"
+            self._start()
