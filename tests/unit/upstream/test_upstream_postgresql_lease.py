@@ -1,4 +1,4 @@
-"""What becomes of a hold that is renewed while the server restarts."""
+"""What becomes of a hold that is made beside others', and of one that is renewed while the server restarts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
+from typing import Any
 
 import pytest
 from changefeed.errors import Refused, Transient
+from changefeed.model.tso import compose
+from changefeed.upstream.postgresql import lease as lease_module
+from changefeed.upstream.postgresql import slots
+from changefeed.upstream.postgresql.anchors import EMIT, Said
+from changefeed.upstream.postgresql.chain import Chain
 from changefeed.upstream.postgresql.lease import SlotLease
 from changefeed.upstream.postgresql.server import PostgresqlServer
 
@@ -51,3 +57,34 @@ async def test_a_server_that_restarts_or_is_full_is_asked_again(busy: tuple[str,
             await lease.hold(7)
         with pytest.raises(Refused, match="password authentication failed"):
             await lease.hold(7)
+
+
+class Busy:
+    """A session of a server into whose WAL somebody else commits a message just before each of ours is committed."""
+
+    def __init__(self) -> None:
+        self.chain = Chain("s")
+        self._ms = 1_000
+
+    def rows(self, statement: str) -> list[list[Any]]:
+        assert statement == EMIT
+        ours, others = compose(self._ms), compose(self._ms + 1)
+        for ts in (others, ours):
+            self.chain.commit(self.chain.lsn + 1, self._ms * 1000, Said(ts))
+        self._ms += 2
+        return [[ours, None]]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_all_above_the_ts_of_a_first_start_is_readable_whoever_has_the_first_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = Busy()
+    monkeypatch.setattr(lease_module, "PostgresqlSession", lambda *_, **__: session)
+    unknown = dict.fromkeys(("kept", "safe_wal_size", "wal_status", "idle_timeout_ms", "idle_ms", "active"))
+    monkeypatch.setattr(slots, "make", lambda *_: unknown | {"slot_name": "s", "now_ms": 1_000})
+    ts = await SlotLease(PostgresqlServer("127.0.0.1", 1, "shop", "reader", "hunter2"), "s", "n").begin()
+    assert session.chain.first_ts is not None
+    assert ts >= session.chain.first_ts, "else its history seems to be lost"

@@ -47,7 +47,9 @@ class SlotLease(HistoryLease):
     def _begin(self) -> int:
         with self._session() as session:
             found = slots.make(session, self._slot)
-            ((ts, _),) = session.rows(EMIT)
+            # The first in the slot may be another's that was made after ours, and is below the second.
+            for _ in range(2):
+                ((ts, _),) = session.rows(EMIT)
         self._held = self._until(int(ts), found)
         return int(ts)
 
