@@ -120,6 +120,7 @@ class Cluster:
             "users": {"state": "Warning" if sick else "Normal", "ready": not sick},
             "stuck": {"state": "Normal", "ready": True, "lag": 60.0 * minute if sick else 2.0},
             "unheld": {"state": "Normal", "ready": True, "held": (43_500.0 if sick else 86_400.0) - 60 * minute * sick},
+            "filling": {"state": "Normal", "ready": True, "kept": minute << 20 if sick else 1 << 20},
             "restarting": {"state": "Normal", "ready": True, "more": restarts if sick else {}},
         }
         return {("shop", name): _resource(BEGAN + 60 * minute, **feed) for name, feed in feeds.items()}
@@ -136,11 +137,18 @@ class _Families:
 
 
 def _resource(
-    now: int, state: str, ready: bool, lag: float = 2.0, held: float = 86_400.0, more: Mapping[str, Any] | None = None
+    now: int,
+    state: str,
+    ready: bool,
+    lag: float = 2.0,
+    held: float = 86_400.0,
+    kept: int = 0,
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     conditions = [{"type": "Ready", "status": "True" if ready or state == "Stopped" else "False", "reason": "Running"}]
     status = {"state": state, "conditions": conditions, "checkpointTime": _time(now - lag)} | dict(more or {})
-    return {"spec": {"lagThreshold": "60s"}, "status": status | {"hold": {"until": _time(now + held)}}}
+    hold = {"until": _time(now + held), "keptBytes": kept, "mostBytes": 20 << 20 if kept else 0}
+    return {"spec": {"lagThreshold": "60s"}, "status": status | {"hold": hold}}
 
 
 def _time(seconds: float) -> str:
@@ -159,6 +167,7 @@ IN_TROUBLE = [
     ("ChangefeedLagging", "warning", {"namespace": "shop", "changefeed": "stuck"}),
     ("ChangefeedCheckpointStuck", "critical", {"namespace": "shop", "changefeed": "stuck"}),
     ("ChangefeedHistoryNotHeld", "critical", {"namespace": "shop", "changefeed": "unheld"}),
+    ("ChangefeedHistoryRunsOut", "critical", {"namespace": "shop", "changefeed": "filling"}),
     ("ChangefeedNotClosed", "warning", {"namespace": "cs", "pod": "a", "reason": "CloseGivenUp"}),
     ("ChangefeedRestarting", "warning", {"namespace": "shop", "changefeed": "restarting"}),
 ]
