@@ -119,3 +119,30 @@ async def test_a_standby_that_lacks_what_was_read_is_refused(
         with pytest.raises(NeedsHuman, match="Another server has taken over"):
             await world.run().outcome()
     assert len(changes(world.lake)) == written
+
+
+async def test_what_the_standby_lacks_is_not_read_if_the_primary_waits_for_it(
+    primary: Postgresql, standby: Postgresql, tmp_path: Path
+) -> None:
+    """The changes that are lost with the primary are in no file."""
+    world = World(primary, tmp_path)
+    primary.query(*_GUARD)
+    run = world.run()
+    await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")
+    bank = Bank(primary)
+    await asyncio.to_thread(bank.open)
+    await world.to_now(run)
+    await copied(world, standby)
+    standby.stop()
+    await asyncio.to_thread(bank.transfer, 20)
+    waits = "Logical replication is waiting on the standby"
+    await asyncio.to_thread(wait_for, lambda: waits in primary.log(), "the server keeps it back")
+    primary.kill()
+    await run.killed()
+    standby.start()
+    standby.query("SELECT pg_promote()")
+    world.database = standby
+    bank.turn_to(standby)
+    await asyncio.to_thread(bank.transfer, 20)
+    assert (await world.to_the_end()).state == "finished"
+    assert differences(replayed(changes(world.lake)), tables(standby)) == []

@@ -34,8 +34,8 @@ reason is [the class of that error](#errors-that-require-manual-intervention) in
 _HELD = """
 ## Reasons of HistoryHeld
 
-Whether the history the changefeed still has to read is protected from GC. `status.hold` has the ts, the expiry and
-the last error.
+Whether the history the changefeed still has to read is protected from TiDB's GC, or kept by PostgreSQL's slot.
+`status.hold` has the ts, the expiry, what PostgreSQL keeps, and the last error.
 
 | Reason | Status | Means |
 |---|---|---|

@@ -295,7 +295,7 @@ class Reason(StrEnum):
         None,
         Sent(
             "The hold has expired, or GC has already passed it: the upstream may have garbage-collected changes that "
-            "have not been read yet.",
+            "have not been read yet. Or PostgreSQL's slot is gone, or has lost its history.",
             "[ChangefeedHistoryNotHeld](../runbooks/ChangefeedHistoryNotHeld.md).",
         ),
     )
@@ -426,6 +426,10 @@ class HeldReason(StrEnum):
     NOT_HELD_YET = "NotHeldYet", "Unknown", "Not known yet; the changefeed is starting."
     NOT_HELD = "NotHeld", "False", "No hold has ever been acquired; the message says why."
     LAPSED = "Lapsed", "False", "The hold has expired. It recovers if a driver or a Job renews it before GC gets there."
-    LOST = "SnapshotLostByGC", "False", "GC has already removed history that the changefeed still needs."
+    LOST = (
+        "SnapshotLostByGC",
+        "False",
+        "GC has already removed history that the changefeed still needs, or PostgreSQL's slot is gone or has lost it.",
+    )
     NOTHING_TO_HOLD = "NothingToHold", "False", "The changefeed has not started and has no `startTs`."
     FINISHED = "Finished", "False", "`spec.targetTs` has been reached."
