@@ -19,7 +19,7 @@ from changefeed.model.position import OP_INSERT
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
 from changefeed.upstream.contract import Data, FeedEvent, Resolved, SubscriptionFailed
 from changefeed.upstream.postgresql.catalog import read_published
-from changefeed.upstream.postgresql.copies import cuts, initial_copy
+from changefeed.upstream.postgresql.copies import copy_out, cuts, initial_copy
 from changefeed.upstream.postgresql.copies.table_reader import TableReader
 from changefeed.upstream.postgresql.feed import SlotFeed
 from changefeed.upstream.postgresql.lease import SlotLease
@@ -244,8 +244,12 @@ TYPES = {
 
 
 @pytest.mark.parametrize("of", PROGRAMS)
-async def test_a_row_that_is_read_is_byte_for_byte_what_the_stream_has_of_it(of: str) -> None:
-    """Promise: whatever the type; a child table's rows are its own, and what a publication leaves out is not there."""
+async def test_a_row_that_is_read_is_byte_for_byte_what_the_stream_has_of_it(
+    of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise: whatever its type is, and in whatever pieces it comes. What is not published is not there."""
+    monkeypatch.setattr(copy_out, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(copy_out, "RECEIVE_BYTES", 101)
     columns = ", ".join(f"{name} {type_}" for name, (type_, _) in TYPES.items())
     values = ", ".join(value for _, value in TYPES.values())
     options = ("-c", "datestyle=German", "-c", "bytea_output=escape", "-c", "timezone=Asia/Tokyo")

@@ -18,7 +18,7 @@ from changefeed.upstream.postgresql.server import PostgresqlSession
 
 #: How long the server may look for the next row.
 SILENCE_S = 600.0
-_PIECE_BYTES, _RECEIVE_BYTES = 4 << 20, 1 << 20
+PIECE_BYTES, RECEIVE_BYTES = 4 << 20, 1 << 20
 _HEAD = 5  # of a message: its kind, and a length that counts itself
 _DATA, _ERROR, _READY = b"dEZ"
 
@@ -31,7 +31,7 @@ def copied(session: PostgresqlSession, query: str) -> Iterator[bytes]:
     for bodies in _bodies(session, b"Q" + (len(message) + 4).to_bytes(4) + message):
         found.append(bodies)
         size += len(bodies)
-        if size >= _PIECE_BYTES and (end := bodies.rfind(b"\n") + 1):
+        if size >= PIECE_BYTES and (end := bodies.rfind(b"\n") + 1):
             yield b"".join([*found[:-1], bodies[:end]])
             found, size = [bodies[end:]], len(bodies) - end
     if size:
@@ -45,10 +45,12 @@ def _bodies(session: PostgresqlSession, message: bytes) -> Iterator[bytes]:
         session.socket.settimeout(SILENCE_S)
         session.socket.sendall(message)
         while True:
-            while sum(map(len, pieces)) < wanted:
-                if not (piece := session.socket.recv(_RECEIVE_BYTES)):
+            size = sum(map(len, pieces))
+            while size < wanted:
+                if not (piece := session.socket.recv(RECEIVE_BYTES)):
                     raise lost(where, "the server has closed the connection")
                 pieces.append(piece)
+                size += len(piece)
             data = b"".join(pieces)
             bounds, length = walk(data)
             pieces, wanted = [data[bounds[-1] :]], _HEAD if length is None else 1 + length
