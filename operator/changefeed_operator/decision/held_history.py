@@ -140,7 +140,12 @@ def _newest(observed: Observed, before: _KnownHold, ttl: float) -> _KnownHold:
         said = api.parse_time(words.get("until", ""))
         if said is not None and words.get("ts", "").isdecimal() and said > (until or 0.0):
             ts, until, kept = words["ts"], said, _kept(words)
-    failed = [each for each in job.jobs(observed, "hold") if job.has_failed(each)]
+    # What is lost no other pod of the Job can get back, which may take minutes to say the same.
+    failed = [
+        each
+        for each in job.jobs(observed, "hold")
+        if job.has_failed(each) or job.has_met(observed, each, HeldReason.LOST)
+    ]
     found = [before.error, job.trouble(observed, "hold")]
     found += [job.failure(observed, each, before.error) for each in failed]
     error = max((each for each in found if each is not None), key=lambda each: each.time, default=None)

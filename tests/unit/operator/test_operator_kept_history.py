@@ -55,3 +55,22 @@ def test_while_it_is_paused_jobs_say_what_is_kept_and_that_it_is_gone() -> None:
     world.run_job(HOLD_JOB, 1, **{"class": "SnapshotLostByGC", "message": gone})
     world.reconcile()
     assert _told(world) == ("SnapshotLostByGC", gone)
+
+
+def test_that_it_is_gone_is_told_when_the_first_pod_of_a_job_has_seen_it() -> None:
+    world = _running()
+    world.report()
+    world.edit("paused", True)
+    world.settle()
+    world.now += 0.7 * TTL
+    world.reconcile()
+    gone = "Slot s has lost its history: its WAL is removed."
+    world.run_job(HOLD_JOB, 1, **{"class": "SnapshotLostByGC", "message": gone})
+    world.job(HOLD_JOB)["status"] = {"active": 1}  # it tries again
+    world.reconcile()
+    assert _told(world) == ("SnapshotLostByGC", gone)
+    lost = [event.message for event in world.events if event.reason == "HoldLost"]
+    world.now += 20
+    world.run_job(HOLD_JOB, 1, **{"class": "SnapshotLostByGC", "message": gone})
+    world.reconcile()
+    assert [event.message for event in world.events if event.reason == "HoldLost"] == lost == [gone]

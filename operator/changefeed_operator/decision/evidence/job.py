@@ -28,6 +28,11 @@ def has_failed(job: Json) -> bool:
     return _ended(job, "Failed") is not None
 
 
+def has_met(observed: Observed, job: Json, cause: str) -> bool:
+    """Whether a pod of a Job has ended with that class, and none has done the Job since."""
+    return not is_done(job) and any(last_words(pod).get("class") == cause for pod in _pods(observed, job))
+
+
 def is_under_way(job: Json) -> bool:
     return not (is_done(job) or has_failed(job) or api.is_deleting(job))
 
