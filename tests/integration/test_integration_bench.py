@@ -53,6 +53,13 @@ def test_a_throughput_case_is_verified_and_says_what_is_promised(case: str, tmp_
     assert "cat" in measured["baselines"]
 
 
+def test_rows_of_postgresql_are_compared_and_their_cpu_is_ours_alone(tmp_path: Path) -> None:
+    measured = run("bench.py", tmp_path / "bench.json", "--rows", "20000", "--case", "postgresql-csv-live")
+    assert (measured["kind"], measured["rows"]) == ("throughput", 40000)
+    assert measured["cluster_cpu_s_per_mrow"] > 0
+    assert measured["marginal"].keys() == {"cpu_s_per_mrow", "user", "kernel", "stages"}
+
+
 def test_a_lag_case_is_verified_and_says_what_is_promised(tmp_path: Path) -> None:
     options = ("--case", "lag-1k-LowLatency-disk", "--rows", "1600", "--seconds", "10")
     measured = run("bench.py", tmp_path / "bench.json", *options)

@@ -119,6 +119,25 @@ def test_events_stand_in_the_order_of_the_stream() -> None:
     assert not sum(len(changes.op) for changes in read.changes)  # the Truncate has removed it
 
 
+def test_what_a_truncate_leaves_of_many_parts_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parts are in the scratch file when the rows go: some have nothing left, others are of another table."""
+    monkeypatch.setattr(held_rows, "PART_BYTES", 1)
+    machine = TransactionStream(lambda relation: ("id",), partial(LocalFile, Path(tempfile.gettempdir())))
+    other = Table(8, "f", ("id", "a"), (0,), 1)
+    kept = frame(b"I" + struct.pack(">I", 8) + b"N" + tuple_data(["3", "x"]))
+    changed = frame(b"U" + struct.pack(">I", 8) + b"O" + tuple_data(["3", "x"]) + b"N" + tuple_data(["4", "y"]))
+    pieces = (
+        BEGIN + DESCRIBED + frame(b"R" + other.relation()),
+        *(insert(str(number), "x") for number in range(3)),
+        kept,
+        frame(b"T" + struct.pack(">IBI", 1, 0, 7)) + insert("1", "new"),
+        changed + COMMIT,
+    )
+    found = [changes for piece in pieces for changes in machine.take(piece).changes]
+    ops = [dict(zip(each.key.to_pylist(), each.op.tolist(), strict=True)) for each in found]
+    assert sorted(ops, key=repr) == [{b"t\0\0\0\1" + b"1": 2}, {b"t\0\0\0\1" + b"4": 2}]
+
+
 def test_what_stands_beside_the_stream_is_handed_on() -> None:
     read = TransactionStream().take(b"N" + struct.pack(">I", 7) + b"abc" + keep_alive(5) + b"c" + struct.pack(">I", 4))
     assert [(chr(reply.kind), reply.body) for reply in read.replies] == [("N", b"abc"), ("c", b"")]

@@ -8,6 +8,7 @@ are put aside, spread by their numbers over as many parts as they need.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +36,11 @@ def row_by_row(
     parts: Sequence[Part], hashes: Callable[[RowMessages], RowHashes], scratch: Scratch | None
 ) -> Sequence[Part]:
     """Return the same messages in other parts. Raises Unavailable."""
-    looked_at = [hashes(part()) for part in parts]
+    looked_at, sizes = [], []
+    for part in parts:
+        rows = part()
+        looked_at.append(hashes(rows))
+        sizes.append(rows.bytes)
     links = np.concatenate([found.links for found in looked_at], axis=1)
     groups = _grouped([found.first for found in looked_at], links)
     in_parts = np.sort(np.concatenate([_distinct(found) for found in groups]))
@@ -44,16 +49,15 @@ def row_by_row(
     if not len(several):
         return parts
     apart = [several[_places(found, several)] == found for found in groups]
-    rest = _spread(parts, groups, apart, scratch)
+    size = sum(size * int(chosen.sum()) / max(1, len(chosen)) for size, chosen in zip(sizes, apart, strict=True))
+    rest = _spread(parts, groups, apart, math.ceil(size / held_rows.PART_BYTES), scratch)
     return [*(partial(_left, part, ~chosen) for part, chosen in zip(parts, apart, strict=True)), *rest]
 
 
 def _spread(
-    parts: Sequence[Part], groups: Sequence[Words], apart: Sequence[Mask], scratch: Scratch | None
+    parts: Sequence[Part], groups: Sequence[Words], apart: Sequence[Mask], count: int, scratch: Scratch | None
 ) -> list[Part]:
-    """The messages that are apart."""
-    sizes = [part().only(chosen).bytes for part, chosen in zip(parts, apart, strict=True)]
-    count = -(-sum(sizes) // held_rows.PART_BYTES)
+    """The messages that are apart, in so many parts at most."""
     file = None if scratch is None else scratch()
     found: list[list[Part]] = [[] for _ in range(count)]
     for part, group, chosen in zip(parts, groups, apart, strict=True):
