@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 import psutil
 from cases import Case
-from measured import ROOT, Run, changefeed_run, memory_in_use
+from measured import ROOT, Run, changefeed_run
 from results import Result
 from throughput import Once, compared, ended
 
@@ -77,8 +77,7 @@ def _once(case: Case, rows: int, verify: bool) -> Once:
     ):
         database.query(*TABLES)
         bench = _Bench(case, database, Path(name))
-        with memory_in_use():
-            once = (_written if case.how == "written" else _waiting)(bench, rows)
+        once = (_written if case.how == "written" else _waiting)(bench, rows)
         return replace(once, verified=_is_whole(once.run, rows) if verify else None)
 
 
