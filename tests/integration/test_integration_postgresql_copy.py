@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changefeed.errors import NeedsHuman
+from changefeed.errors import NeedsHuman, Refused
 from changefeed.log.state import State
 from changefeed.model.position import OP_INSERT
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
@@ -383,6 +383,36 @@ def test_a_table_is_cut_into_chunks_of_a_like_size_also_by_a_sample(
             assert 3 <= len(small) <= 4
 
 
+def test_a_user_who_may_select_from_tables_copies_them_and_is_told_of_policies(newest: Postgresql) -> None:
+    """Unhappy path: a policy that hides rows is an error, or they would be missing without a word."""
+    newest.query(
+        PUBLICATION,
+        "CREATE ROLE reader LOGIN REPLICATION PASSWORD 'x'",
+        "CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE low PARTITION OF whole FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE high PARTITION OF whole FOR VALUES FROM (100) TO (200)",
+        "CREATE TABLE hidden (id int PRIMARY KEY)",
+        "INSERT INTO whole SELECT generate_series(0, 199)",
+        "INSERT INTO hidden SELECT generate_series(0, 199)",
+        "ALTER TABLE hidden ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY half ON hidden USING (id < 100)",
+        "GRANT SELECT ON whole, hidden TO reader",
+    )
+    server = reached(newest, user="reader", password="x")
+    with closing(PostgresqlSession(server)) as session, closing(TableReader(server, "changefeed")) as reader:
+        whole, hidden = read_published(session, "changefeed").tables
+        seen = reader.xid()
+        for table in (whole, hidden):
+            start, end = cuts.bounds(session, "changefeed", table, 1000)
+            assert reader.begin(table.id, seen).info == table
+            if table is whole:
+                assert sum(len(keys) for keys, _ in reader.rows(start, end)) == 200
+                reader.end()
+                continue
+            with pytest.raises(Refused, match="row-level security"):
+                list(reader.rows(start, end))
+
+
 async def test_a_table_that_is_not_what_it_was_is_not_copied_to_its_end(newest: Postgresql) -> None:
     """Unhappy path: no row is made up, and people are told what to do."""
     wrong = {
@@ -398,6 +428,7 @@ async def test_a_table_that_is_not_what_it_was_is_not_copied_to_its_end(newest: 
         *(f"INSERT INTO {name} VALUES (1, 1)" for name in "abcd"),
     )
     found = [await place.begin(name) for name in "abcd"]
+    assert {copy.size for _, copy in found} == {1}
     newest.query(*wrong)
     heard = Heard()
     async with place.feed(heard) as feed:

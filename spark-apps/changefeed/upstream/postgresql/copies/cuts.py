@@ -24,7 +24,7 @@ FROM (
 _EACH = """
 SELECT key::text FROM (
   SELECT {key} AS key, row_number() OVER (ORDER BY {key}) AS number, count(*) OVER () AS count FROM {table} {sample}
-) found WHERE number % greatest(1, least({rows}, count / {chunks})) = 0"""
+) found WHERE number % greatest(1, least({rows}, count / {chunks} + 1)) = 0"""
 
 
 def bounds(session: PostgresqlSession, publication: str, table: TableInfo, most: int) -> tuple[bytes, ...]:
