@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from changefeed.cli.main import main
-from changefeed.errors import InvalidSpec
+from changefeed.errors import InvalidSpec, Unavailable
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.layout.files import checkpoint
 from changefeed.reading.progress import NoProgress
 from changefeed.reading.scratch import scratch_database
 from changefeed.upstream import choice
+from changefeed.upstream.postgresql import snapshot
 from changefeed.upstream.postgresql.database import PostgresqlDatabase
 from changefeed.upstream.postgresql.snapshot import DatabaseSnapshot
 from changefeed.verify.choice import verify_sink
@@ -26,7 +27,7 @@ from changefeed.verify.snapshot.standing import read_standing
 from changefeed.verify.storage.report import open_folder, sink_of
 from integration_inprocess import Run
 from integration_postgresql import running
-from integration_postgresql_bank import PUBLICATION, TABLES, Bank
+from integration_postgresql_bank import ACCOUNTS, PUBLICATION, TABLES, Bank
 from integration_postgresql_world import PASSWORD, USER, World
 
 TYPES = (
@@ -269,6 +270,50 @@ async def test_a_changefeed_that_does_not_run_can_not_be_verified(
         await verified(world)
     with pytest.raises(InvalidSpec, match="--conserved"):
         await verify_sink(world.changefeed(), world.secrets, "balance", NoProgress())
+
+
+async def test_an_open_transaction_is_waited_for_as_its_commit_may_be_in_the_files_already(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await begun(world)
+    await asyncio.to_thread(Bank(world.database).open)
+    with world.database.connect() as connection:
+        connection.run("BEGIN")
+        connection.run("UPDATE bank.accounts SET owner = 'x' WHERE id = 1")
+        with monkeypatch.context() as hurried:
+            hurried.setattr(snapshot, "PATIENCE_S", 0.0)
+            with pytest.raises(Unavailable, match="a transaction that has written is open"):
+                await verified(world)
+        verifying = asyncio.create_task(verified(world))
+        connection.run("COMMIT")
+        result = await verifying
+    await run.killed()
+    assert (result.first_problem, result.consumed) == (None, ACCOUNTS + 2)
+
+
+async def test_names_that_sql_has_a_meaning_for_partitions_and_filters_of_rows_are_read(world: World) -> None:
+    name = 'bank."od:d %s ""{x}"" "'
+    await asyncio.to_thread(
+        world.database.query,
+        f'CREATE TABLE {name} ("a:b" int PRIMARY KEY, "%" text, "select" int) PARTITION BY LIST ("a:b")',
+        f"CREATE TABLE bank.part_1 PARTITION OF {name} DEFAULT",
+        f"ALTER TABLE {name} REPLICA IDENTITY FULL",
+        "ALTER TABLE bank.part_1 REPLICA IDENTITY FULL",
+        "DROP PUBLICATION changefeed",
+        f"CREATE PUBLICATION changefeed FOR TABLE {name}, TABLE bank.notes WHERE (id > 5 OR body = ':x') "
+        "WITH (publish_via_partition_root = true)",
+    )
+    run = await begun(world, filter={"rules": ["bank.od*", "bank.notes"]})
+    await asyncio.to_thread(
+        world.database.query,
+        f"INSERT INTO {name} VALUES (1, 'x', 2), (2, NULL, NULL)",
+        "INSERT INTO bank.notes VALUES (1, 'not sent'), (2, ':x'), (7, 'sent'), (8, 'sent')",
+        "UPDATE bank.notes SET id = 3 WHERE id = 7",
+    )
+    result = await verified(world, filter={"rules": ["bank.od*", "bank.notes"]})
+    await run.killed()
+    assert (result.first_problem, result.consumed) == (None, 4)
+    assert len(result.notes) == 1
 
 
 async def test_rows_of_before_that_are_copied_are_compared(world: World) -> None:

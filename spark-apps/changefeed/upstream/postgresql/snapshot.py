@@ -16,17 +16,19 @@ from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.contract import PATIENCE_S
 from changefeed.upstream.postgresql.anchors import EMIT
-from changefeed.upstream.postgresql.catalog import read_published
+from changefeed.upstream.postgresql.catalog import read_published, read_table
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession, quoted
 
-#: A policy must not leave rows out without a word.
+#: A policy must not leave rows out without a word, nor a setting of the server's end what takes its time.
+_SETTINGS = """
+SELECT set_config(name, CASE name WHEN 'row_security' THEN 'off' ELSE '0' END, false) FROM pg_settings
+WHERE name IN ('row_security', 'idle_in_transaction_session_timeout', 'transaction_timeout')"""
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_ALL_ROWS = "SET LOCAL row_security = off"
 #: The first of a transaction that reads: it fixes what is seen.
 _OLDEST = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 _OWN_NUMBER = "SELECT pg_current_xact_id()::text::bigint"
-_PARTITIONED = "SELECT oid::bigint FROM pg_class WHERE relkind = 'p'"
-_AT_ONCE = 2000
+#: Rows that are asked for together: these first, then as many as have some MiB.
+_FIRST_ROWS, _MOST_ROWS, _PIECE_BYTES = 100, 20_000, 4 << 20
 _PAUSE_S = 0.1
 
 
@@ -44,7 +46,6 @@ class DatabaseSnapshot:
     def __init__(self, server: PostgresqlServer, publication: str, selects: Callable[[str, str], bool]) -> None:
         self._server, self._publication, self._selects = server, publication, selects
         self._reading: PostgresqlSession | None = None
-        self._partitioned: frozenset[int] = frozenset()
 
     def __enter__(self) -> Self:
         """Raises Unavailable while transactions are open, and what PostgresqlSession does."""
@@ -73,22 +74,28 @@ class DatabaseSnapshot:
         columns = {column.name: _cell(column.name) for column in table.output_columns}
         keys = [cell for column, cell in zip(table.output_columns, columns.values(), strict=True) if column.is_pk]
         value = " || ".join([f"int2send({len(columns)}::int2)", *columns.values()])
-        only = "" if table.id in self._partitioned else "ONLY "
+        found = read_table(self._reading, self._publication, table.id)
+        assert found is not None, "it is locked"
+        only = "" if found.is_partitioned else "ONLY "
+        where = f" WHERE {found.row_filter}" if found.row_filter else ""
         self._reading.rows(
             f"DECLARE changefeed_rows NO SCROLL CURSOR FOR SELECT {' || '.join(keys) or 'NULL'}, {value} "
-            f"FROM {only}{quoted(table.schema_name, table.name)} AS r"
+            f"FROM {only}{quoted(table.schema_name, table.name)} AS r{where}"
         )
-        while found := self._reading.rows(f"FETCH {_AT_ONCE} FROM changefeed_rows"):
-            yield pa.array([key for key, _ in found], pa.binary()), pa.array([value for _, value in found], pa.binary())
+        count = _FIRST_ROWS
+        while rows := self._reading.rows(f"FETCH {count} FROM changefeed_rows"):
+            values = pa.array([value for _, value in rows], pa.binary())
+            yield pa.array([key for key, _ in rows], pa.binary()), values
+            count = min(max(_PIECE_BYTES * len(rows) // values.nbytes, 1), _MOST_ROWS)
         self._reading.rows("CLOSE changefeed_rows")
 
     def _take(self, reading: PostgresqlSession, asking: PostgresqlSession) -> None:
         """Take locks first: a table that is emptied or rewritten has no rows for who began before that."""
         until = time.monotonic() + PATIENCE_S
+        reading.rows(_SETTINGS)
         while True:
             names = [quoted(table.schema_name, table.name) for table in self._selected(asking)]
             reading.rows(_BEGIN)
-            reading.rows(_ALL_ROWS)
             if names:
                 reading.rows(f"LOCK TABLE {', '.join(names)} IN ACCESS SHARE MODE")
             self.after_ts = int(asking.rows(EMIT)[0][0])
@@ -107,7 +114,6 @@ class DatabaseSnapshot:
         self.before_ts = int(asking.rows(EMIT)[0][0])
         locked = set(names)
         self.tables = [t for t in self._selected(reading) if quoted(t.schema_name, t.name) in locked]
-        self._partitioned = frozenset(oid for (oid,) in reading.rows(_PARTITIONED))
 
     def _selected(self, session: PostgresqlSession) -> list[TableInfo]:
         found = read_published(session, self._publication).tables
