@@ -59,7 +59,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 async def begun(world: World, **spec: Any) -> Run:
     run = world.run(**spec)
-    await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")
+    published = world.lake / "metadata"
+    await run.until(lambda: run.driver is not None and published.exists(), "a checkpoint is published")
     return run
 
 
