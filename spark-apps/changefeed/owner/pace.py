@@ -10,7 +10,7 @@ from changefeed.owner.pulling.load import SPLIT_BYTES
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.contract import RENEW_S
 
-_LOW_LATENCY_FLUSH_S = 0.2
+_LOW_LATENCY_FLUSH_S = 0.1
 _FLUSH_S = 1.0  # of sinks without a flushInterval
 
 

@@ -243,7 +243,7 @@ class Spec(Section):
     `<uri>-gen-2`, then `-gen-3` and so on. Earlier folders are left unchanged.
     """
     mode: Annotated[str, one_of("Throughput", "LowLatency")] = "Throughput"
-    """LowLatency writes smaller files sooner: `flushInterval` is capped at 200ms."""
+    """LowLatency writes smaller files sooner: `flushInterval` is capped at 100ms."""
     upstream: UpstreamSpec
     """The TiKV/TiDB cluster or PostgreSQL database to capture changes from."""
     start_ts: Annotated[Ts | None, fixed(FROM_CREATION)] = None
