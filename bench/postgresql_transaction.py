@@ -28,8 +28,8 @@ from changefeed.objectstore import Location
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.spark.settings import LaptopDeployment, worker_environment
 from changefeed.upstream.postgresql.database import PostgresqlDatabase
-from changefeed.upstream.postgresql.lease import SlotLease
 from changefeed.upstream.postgresql.server import PostgresqlServer
+from changefeed.upstream.postgresql.slot.lease import SlotLease
 from changefeed.wire import owner_pb2
 from large_transaction import memory
 from measured import ROOT, write_report

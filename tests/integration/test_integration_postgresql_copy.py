@@ -18,12 +18,13 @@ from changefeed.log.state import State
 from changefeed.model.position import OP_INSERT
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
 from changefeed.upstream.contract import Data, FeedEvent, Resolved, SubscriptionFailed
-from changefeed.upstream.postgresql.catalog import read_published
-from changefeed.upstream.postgresql.copies import copy_out, cuts, initial_copy
+from changefeed.upstream.postgresql.copies import cuts, initial_copy
 from changefeed.upstream.postgresql.copies.table_reader import TableReader
 from changefeed.upstream.postgresql.feed import SlotFeed
-from changefeed.upstream.postgresql.lease import SlotLease
+from changefeed.upstream.postgresql.reading import copy_out
+from changefeed.upstream.postgresql.schema.catalog import read_published
 from changefeed.upstream.postgresql.server import PostgresqlSession
+from changefeed.upstream.postgresql.slot.lease import SlotLease
 from integration_postgresql import PROGRAMS, Postgresql, reached, running
 from integration_postgresql_bank import PUBLICATION, Change, Rows, changes
 from integration_postgresql_world import PASSWORD, USER, World

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.owner.closing.undriven import hold
-from changefeed.upstream.postgresql.replication import Replication
+from changefeed.upstream.postgresql.slot.replication import Replication
 from conftest import wait_for
 from integration_postgresql import PROGRAMS, Postgresql, reached, running, standby_of
 from integration_postgresql_bank import PUBLICATION, TABLES, Bank, changes, differences, replayed, tables

@@ -17,9 +17,9 @@ from changefeed.errors import NeedsHuman, SnapshotLostByGC, Transient, Unavailab
 from changefeed.model.position import OP_DELETE
 from changefeed.upstream.contract import Data, FeedEvent, Resolved, SchemaNews, SubscriptionFailed
 from changefeed.upstream.postgresql.feed import SlotFeed
-from changefeed.upstream.postgresql.lease import SlotLease
-from changefeed.upstream.postgresql.news import read_content
 from changefeed.upstream.postgresql.pgoutput import held_rows
+from changefeed.upstream.postgresql.schema.news import read_content
+from changefeed.upstream.postgresql.slot.lease import SlotLease
 from changefeed.upstream.scratch import Scratch, ScratchFile, scratch_in
 from conftest import wait_for
 from integration_postgresql import PROGRAMS, Postgresql, reached, running

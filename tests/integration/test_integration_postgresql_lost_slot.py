@@ -11,9 +11,9 @@ import pytest
 from changefeed.errors import SnapshotLostByGC
 from changefeed.owner.closing.undriven import hold
 from changefeed.upstream.contract import KeptLog
-from changefeed.upstream.postgresql import slots
-from changefeed.upstream.postgresql.lease import SlotLease
 from changefeed.upstream.postgresql.server import PostgresqlSession
+from changefeed.upstream.postgresql.slot import slots
+from changefeed.upstream.postgresql.slot.lease import SlotLease
 from conftest import wait_for
 from integration_postgresql import PROGRAMS, Postgresql, reached, running
 from integration_postgresql_bank import PUBLICATION, TABLES

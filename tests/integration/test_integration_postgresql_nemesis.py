@@ -20,7 +20,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from changefeed.upstream.postgresql.anchors import EMIT
+from changefeed.upstream.postgresql.slot.anchors import EMIT
 from conftest import Changefeed
 from integration_killer import Killer
 from integration_postgresql import Postgresql, running

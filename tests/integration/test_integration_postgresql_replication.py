@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from changefeed.errors import ChangefeedError, NeedsHuman, Refused, SnapshotLostByGC, Transient
 from changefeed.secret_files import TlsFiles
-from changefeed.upstream.postgresql import replication
 from changefeed.upstream.postgresql.pgoutput.messages import Commit
 from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStream
-from changefeed.upstream.postgresql.replication import Replication
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
+from changefeed.upstream.postgresql.slot import replication
+from changefeed.upstream.postgresql.slot.replication import Replication
 from changefeed_devcluster.certificates import Certificates
 from conftest import wait_for
 from integration_postgresql import Postgresql, reached, running

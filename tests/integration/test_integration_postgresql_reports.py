@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from changefeed.errors import NeedsHuman, Refused, Transient
-from changefeed.upstream.postgresql.lease import SlotLease
+from changefeed.upstream.postgresql.slot.lease import SlotLease
 from integration_postgresql import Postgresql, reached, running
 from integration_postgresql_bank import PUBLICATION, TABLES, changes
 from integration_postgresql_world import PASSWORD, USER, World

@@ -26,16 +26,16 @@ from changefeed.upstream.contract import (
     SchemaStep,
     SubscriptionFailed,
 )
-from changefeed.upstream.postgresql.catalog import PublishedTables
-from changefeed.upstream.postgresql.definitions import read_schema, schema_of
-from changefeed.upstream.postgresql.evolution import next_change, truncation
 from changefeed.upstream.postgresql.feed import SlotFeed
-from changefeed.upstream.postgresql.lease import SlotLease
 from changefeed.upstream.postgresql.pgoutput.messages import Commit, Relation, Truncate
 from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStream
-from changefeed.upstream.postgresql.relation_columns import MADE
-from changefeed.upstream.postgresql.relation_feed import RelationFeed
-from changefeed.upstream.postgresql.replication import Replication
+from changefeed.upstream.postgresql.schema.catalog import PublishedTables
+from changefeed.upstream.postgresql.schema.definitions import read_schema, schema_of
+from changefeed.upstream.postgresql.schema.evolution import next_change, truncation
+from changefeed.upstream.postgresql.schema.relation_columns import MADE
+from changefeed.upstream.postgresql.schema.relation_feed import RelationFeed
+from changefeed.upstream.postgresql.slot.lease import SlotLease
+from changefeed.upstream.postgresql.slot.replication import Replication
 from changefeed.upstream.postgresql.values.decoder import PgoutputRows
 from conftest import wait_for
 from integration_mariadb import MariaDb

@@ -13,13 +13,13 @@ import pytest
 from changefeed.model.position import OP_DELETE
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import TableInfo
-from changefeed.upstream.postgresql.anchors import EMIT, EMIT_HELD, Said, said
-from changefeed.upstream.postgresql.chain import Chain
 from changefeed.upstream.postgresql.pgoutput.messages import Commit, LogicalMessage, Relation
 from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStream
-from changefeed.upstream.postgresql.relation_columns import fits
-from changefeed.upstream.postgresql.replication import Replication
+from changefeed.upstream.postgresql.schema.relation_columns import fits
 from changefeed.upstream.postgresql.server import PostgresqlSession
+from changefeed.upstream.postgresql.slot.anchors import EMIT, EMIT_HELD, Said, said
+from changefeed.upstream.postgresql.slot.chain import Chain
+from changefeed.upstream.postgresql.slot.replication import Replication
 from changefeed.upstream.postgresql.values.decoder import PgoutputRows
 from conftest import wait_for
 from integration_postgresql import PROGRAMS, Postgresql, published, reached, running

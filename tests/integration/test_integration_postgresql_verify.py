@@ -17,9 +17,9 @@ from changefeed.reading.layout.files import checkpoint
 from changefeed.reading.progress import NoProgress
 from changefeed.reading.scratch import scratch_database
 from changefeed.upstream import choice
-from changefeed.upstream.postgresql import snapshot
 from changefeed.upstream.postgresql.database import PostgresqlDatabase
-from changefeed.upstream.postgresql.snapshot import DatabaseSnapshot
+from changefeed.upstream.postgresql.reading import snapshot
+from changefeed.upstream.postgresql.reading.snapshot import DatabaseSnapshot
 from changefeed.verify.choice import verify_sink
 from changefeed.verify.result import SnapshotVerdict
 from changefeed.verify.snapshot import report

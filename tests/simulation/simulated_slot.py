@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from changefeed.model.tso import compose
-from changefeed.upstream.postgresql.anchors import LEAD_MS, Said
-from changefeed.upstream.postgresql.chain import Chain
-from changefeed.upstream.postgresql.news import TICKS
-from changefeed.upstream.postgresql.subscriptions import SlotSubscriptions
+from changefeed.upstream.postgresql.schema.news import TICKS
+from changefeed.upstream.postgresql.slot.anchors import LEAD_MS, Said
+from changefeed.upstream.postgresql.slot.chain import Chain
+from changefeed.upstream.postgresql.slot.subscriptions import SlotSubscriptions
 from simulated_world import Broken, Story
 
 SLOT = "s"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from changefeed.upstream.postgresql.chain import Chain
-from changefeed.upstream.postgresql.subscriptions import SlotSubscriptions
+from changefeed.upstream.postgresql.slot.chain import Chain
+from changefeed.upstream.postgresql.slot.subscriptions import SlotSubscriptions
 from mutation import Edit, Mutation
 
 SLOT_CORE = "slot"

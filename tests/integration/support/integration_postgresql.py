@@ -23,7 +23,7 @@ from typing import Any
 import pg8000.native
 import psutil
 import pytest
-from changefeed.upstream.postgresql.catalog import PublishedTables, read_published
+from changefeed.upstream.postgresql.schema.catalog import PublishedTables, read_published
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 from integration_debian import program
 from integration_mysql_programs import cached, unpack_of_maven

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from changefeed.schema.table_info import DatabaseInfo, TableInfo
-from changefeed.upstream.postgresql.catalog import PublishedTables, definition
 from changefeed.upstream.postgresql.pgoutput.messages import Relation, RelationColumn
+from changefeed.upstream.postgresql.schema.catalog import PublishedTables, definition
 
 INT, BIGINT, TEXT = 23, 20, 25
 

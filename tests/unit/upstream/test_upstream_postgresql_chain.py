@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from changefeed.errors import ProtocolViolation
 from changefeed.model.tso import compose
-from changefeed.upstream.postgresql.anchors import PREFIX, Said, said
-from changefeed.upstream.postgresql.chain import Chain, lsn_text
-from changefeed.upstream.postgresql.news import TICKS
+from changefeed.upstream.postgresql.schema.news import TICKS
+from changefeed.upstream.postgresql.slot.anchors import PREFIX, Said, said
+from changefeed.upstream.postgresql.slot.chain import Chain, lsn_text
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -12,8 +12,8 @@ from changefeed.model.rows import RAW_SCHEMA
 from changefeed.model.table_copy import MOST_CHUNKS
 from changefeed.upstream.postgresql.copies.first_changes import FirstChanges
 from changefeed.upstream.postgresql.copies.key_ranges import bounds_of, condition, definition_of, ranges
-from changefeed.upstream.postgresql.copies.text_rows import rows_of
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
+from changefeed.upstream.postgresql.reading.text_rows import rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 

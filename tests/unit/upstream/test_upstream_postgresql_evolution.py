@@ -12,10 +12,10 @@ from changefeed.owner.planning.timeline import Timeline
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.change import SchemaChange
 from changefeed.sink.storage.schema_file import files_of
-from changefeed.upstream.postgresql import evolution
-from changefeed.upstream.postgresql.catalog import PublishedTables
-from changefeed.upstream.postgresql.definitions import schema_of
-from changefeed.upstream.postgresql.relation_columns import MADE, fits
+from changefeed.upstream.postgresql.schema import evolution
+from changefeed.upstream.postgresql.schema.catalog import PublishedTables
+from changefeed.upstream.postgresql.schema.definitions import schema_of
+from changefeed.upstream.postgresql.schema.relation_columns import MADE, fits
 from postgresql_tables import BIGINT, ID, INT, TEXT, A, B, Column, Table, catalog
 
 ORDERS = Table(100, "orders", (ID, A, B))

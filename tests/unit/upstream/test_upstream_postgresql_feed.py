@@ -16,7 +16,7 @@ from changefeed.upstream.postgresql import feed as feed_module
 from changefeed.upstream.postgresql.failures import AWAY, REFUSED
 from changefeed.upstream.postgresql.feed import SlotFeed
 from changefeed.upstream.postgresql.server import PostgresqlServer
-from changefeed.upstream.postgresql.slot_reader import SlotArrival, SlotRows
+from changefeed.upstream.postgresql.slot.slot_reader import SlotArrival, SlotRows
 
 T = 11
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from changefeed.model.tso import compose
 from changefeed.upstream.contract import KeptLog
-from changefeed.upstream.postgresql.kept_log import kept_log, why_lost
+from changefeed.upstream.postgresql.slot.kept_log import kept_log, why_lost
 
 NOW_MS, MINUTE_MS = 1_800_000_000_000, 60_000
 SLOT: dict[str, Any] = {

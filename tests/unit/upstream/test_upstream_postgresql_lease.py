@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from changefeed.errors import Refused, Transient
 from changefeed.model.tso import compose
-from changefeed.upstream.postgresql import lease as lease_module
-from changefeed.upstream.postgresql import slots
-from changefeed.upstream.postgresql.anchors import EMIT, Said
-from changefeed.upstream.postgresql.chain import Chain
-from changefeed.upstream.postgresql.lease import SlotLease
 from changefeed.upstream.postgresql.server import PostgresqlServer
+from changefeed.upstream.postgresql.slot import lease as lease_module
+from changefeed.upstream.postgresql.slot import slots
+from changefeed.upstream.postgresql.slot.anchors import EMIT, Said
+from changefeed.upstream.postgresql.slot.chain import Chain
+from changefeed.upstream.postgresql.slot.lease import SlotLease
 
 
 def error(code: str, text: str) -> bytes:

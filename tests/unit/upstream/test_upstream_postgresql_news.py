@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from changefeed.errors import ProtocolViolation
-from changefeed.upstream.postgresql.news import content_of, read_content
 from changefeed.upstream.postgresql.pgoutput.messages import Relation, RelationColumn, Truncate
+from changefeed.upstream.postgresql.schema.news import content_of, read_content
 
 ORDERS = Relation(
     16_401,

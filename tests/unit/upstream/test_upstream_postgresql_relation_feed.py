@@ -12,13 +12,13 @@ from changefeed.errors import ChangefeedError, NeedsHuman, Refused, Unavailable
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.contract import Resolved, SchemaEvent, SchemaStep, SubscriptionFailed
-from changefeed.upstream.postgresql import relation_feed
-from changefeed.upstream.postgresql.catalog import PublishedTables
-from changefeed.upstream.postgresql.definitions import schema_of
 from changefeed.upstream.postgresql.failures import AWAY, REFUSED
-from changefeed.upstream.postgresql.news import TICKS, content_of
 from changefeed.upstream.postgresql.pgoutput.messages import Truncate
-from changefeed.upstream.postgresql.relation_feed import RelationFeed
+from changefeed.upstream.postgresql.schema import relation_feed
+from changefeed.upstream.postgresql.schema.catalog import PublishedTables
+from changefeed.upstream.postgresql.schema.definitions import schema_of
+from changefeed.upstream.postgresql.schema.news import TICKS, content_of
+from changefeed.upstream.postgresql.schema.relation_feed import RelationFeed
 from changefeed.upstream.postgresql.server import PostgresqlServer
 from postgresql_tables import ID, A, B, Table, catalog
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from changefeed.errors import ProtocolViolation
 from changefeed.model.table_copy import TableCopy
-from changefeed.upstream.postgresql.subscriptions import SlotSubscriptions
+from changefeed.upstream.postgresql.slot.subscriptions import SlotSubscriptions
 from hypothesis import given
 from hypothesis import strategies as st
 

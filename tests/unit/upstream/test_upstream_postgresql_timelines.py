@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from changefeed.upstream.postgresql.anchors import Said
-from changefeed.upstream.postgresql.timelines import Crossing, Switch, switches
+from changefeed.upstream.postgresql.slot.anchors import Said
+from changefeed.upstream.postgresql.slot.timelines import Crossing, Switch, switches
 
 SECOND, THIRD = Switch(2, 200), Switch(3, 300)
 HISTORY = """\

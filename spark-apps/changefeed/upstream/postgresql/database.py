@@ -16,16 +16,16 @@ from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.contract import GATHER_SECONDS, PATIENCE_S, FeedEvent, Hold, SchemaEvent
-from changefeed.upstream.postgresql.anchors import EMIT
 from changefeed.upstream.postgresql.checks import Needs, findings, read, refuse
 from changefeed.upstream.postgresql.patience import patiently
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
+from changefeed.upstream.postgresql.slot.anchors import EMIT
 
 if TYPE_CHECKING:
     from changefeed.upstream.postgresql.feed import SlotFeed
-    from changefeed.upstream.postgresql.lease import SlotLease
-    from changefeed.upstream.postgresql.relation_feed import RelationFeed
-    from changefeed.upstream.postgresql.snapshot import DatabaseSnapshot
+    from changefeed.upstream.postgresql.reading.snapshot import DatabaseSnapshot
+    from changefeed.upstream.postgresql.schema.relation_feed import RelationFeed
+    from changefeed.upstream.postgresql.slot.lease import SlotLease
 
 # What reads and pulls is loaded where it is used: a Job that renews a hold every few minutes has no use for it.
 
@@ -65,7 +65,7 @@ class PostgresqlDatabase:
 
     def history_lease(self, name: str, ttl_seconds: int) -> SlotLease:
         """As Upstream.history_lease. A slot keeps history for as long as it is there."""
-        from changefeed.upstream.postgresql.lease import SlotLease
+        from changefeed.upstream.postgresql.slot.lease import SlotLease
 
         return SlotLease(self._server, self._slot, name, ttl_seconds)
 
@@ -84,12 +84,12 @@ class PostgresqlDatabase:
         return [f"{self._server}: {finding}" for finding in found]
 
     async def schema(self, ts: int, known: Mapping[int, TableInfo] | None = None) -> SchemaHistory:
-        from changefeed.upstream.postgresql.definitions import read_schema
+        from changefeed.upstream.postgresql.schema.definitions import read_schema
 
         return await read_schema(self._server, self._publication, ts, known or {})
 
     def schema_feed(self, schema: SchemaHistory, emit: Callable[[SchemaEvent], Awaitable[None]]) -> RelationFeed:
-        from changefeed.upstream.postgresql.relation_feed import RelationFeed
+        from changefeed.upstream.postgresql.schema.relation_feed import RelationFeed
 
         return RelationFeed(self._server, self._publication, schema, emit)
 
@@ -112,7 +112,7 @@ class PostgresqlDatabase:
 
     def snapshot(self, selects: Callable[[str, str], bool]) -> DatabaseSnapshot:
         """The selected tables as they are now, once it is entered."""
-        from changefeed.upstream.postgresql.snapshot import DatabaseSnapshot
+        from changefeed.upstream.postgresql.reading.snapshot import DatabaseSnapshot
 
         return DatabaseSnapshot(self._server, self._publication, selects)
 

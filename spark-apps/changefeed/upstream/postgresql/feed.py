@@ -44,11 +44,11 @@ from changefeed.upstream.contract import (
 from changefeed.upstream.postgresql.copies.initial_copy import InitialCopies
 from changefeed.upstream.postgresql.copies.table_reader import TableReader
 from changefeed.upstream.postgresql.failures import AWAY, REFUSED
-from changefeed.upstream.postgresql.news import read_content
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
+from changefeed.upstream.postgresql.schema.news import read_content
 from changefeed.upstream.postgresql.server import PostgresqlServer
-from changefeed.upstream.postgresql.slot_reader import SlotArrival, SlotReader, SlotRows
-from changefeed.upstream.postgresql.subscriptions import SlotSubscriptions
+from changefeed.upstream.postgresql.slot.slot_reader import SlotArrival, SlotReader, SlotRows
+from changefeed.upstream.postgresql.slot.subscriptions import SlotSubscriptions
 from changefeed.upstream.scratch import Scratch
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.values import arrow_type, as_bytes
 from changefeed.upstream.decoders import decoder_of
-from changefeed.upstream.postgresql.snapshot import DatabaseSnapshot
+from changefeed.upstream.postgresql.reading.snapshot import DatabaseSnapshot
 
 
 @dataclass(frozen=True)

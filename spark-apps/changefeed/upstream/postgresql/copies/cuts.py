@@ -6,8 +6,8 @@ from hashlib import blake2b
 
 from changefeed.errors import NeedsHuman
 from changefeed.schema.table_info import TableInfo
-from changefeed.upstream.postgresql.catalog import ReadableTable, read_table
 from changefeed.upstream.postgresql.copies.key_ranges import CUT_AT, bounds_of
+from changefeed.upstream.postgresql.schema.catalog import ReadableTable, read_table
 from changefeed.upstream.postgresql.server import PostgresqlSession, quoted
 
 CHUNK_ROWS = 100_000

@@ -31,15 +31,15 @@ from changefeed.model.position import OP_INSERT
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.model.table_copy import CopyChunk, TableCopy
 from changefeed.upstream.contract import Data, FeedEvent, FeedMetrics, Resolved, Stopped
-from changefeed.upstream.postgresql.catalog import ReadableTable
 from changefeed.upstream.postgresql.copies.cuts import digest
 from changefeed.upstream.postgresql.copies.first_changes import FirstChanges, FormerRows
 from changefeed.upstream.postgresql.copies.key_ranges import definition_of
 from changefeed.upstream.postgresql.copies.table_reader import TableReader
 from changefeed.upstream.postgresql.failures import AWAY, REFUSED
-from changefeed.upstream.postgresql.relation_columns import has_columns
-from changefeed.upstream.postgresql.slot_reader import SlotRows
-from changefeed.upstream.postgresql.subscriptions import Copying, SlotSubscriptions
+from changefeed.upstream.postgresql.schema.catalog import ReadableTable
+from changefeed.upstream.postgresql.schema.relation_columns import has_columns
+from changefeed.upstream.postgresql.slot.slot_reader import SlotRows
+from changefeed.upstream.postgresql.slot.subscriptions import Copying, SlotSubscriptions
 
 T = TypeVar("T")
 _Rows = tuple[pa.BinaryArray, pa.BinaryArray]

@@ -1,8 +1,4 @@
-"""Reads the rows of tables, each with what its transaction sees. Blocks, so it has a thread.
-
-The table is locked against changes of its definition before the transaction's snapshot is taken: a TRUNCATE, or an
-ALTER TABLE that writes all rows anew, would otherwise leave nothing for an older one to see.
-"""
+"""Reads the rows of chunks, each with what its transaction sees. Blocks, so it has a thread."""
 
 from __future__ import annotations
 
@@ -13,20 +9,11 @@ from contextlib import suppress
 import pyarrow as pa
 
 from changefeed.errors import NeedsHuman, Transient
-from changefeed.upstream.postgresql.catalog import ReadableTable, read_table
-from changefeed.upstream.postgresql.copies.copy_out import copied
 from changefeed.upstream.postgresql.copies.key_ranges import condition
-from changefeed.upstream.postgresql.copies.text_rows import rows_of
+from changefeed.upstream.postgresql.reading.table_rows import begin, own_number, rows, session_for_rows, sql_name
+from changefeed.upstream.postgresql.schema.catalog import ReadableTable, read_table
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession, quoted
 
-#: A policy for rows is an error and leaves none out, and nobody ends a transaction that waits for us.
-_SETTINGS = """
-SELECT set_config(name, CASE name WHEN 'row_security' THEN 'off' WHEN 'lock_timeout' THEN '10s' ELSE '0' END, false)
-FROM pg_settings
-WHERE name IN ('row_security', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')"""
-_XID = "SELECT pg_current_xact_id()::text::bigint"
-_OLDEST = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
-_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _RETRY_S = 0.5
 
 
@@ -40,8 +27,7 @@ class TableReader:
 
     def xid(self) -> int:
         """Give the number of a transaction that begins now: all that has been committed has lower ones."""
-        ((xid,),) = self._open().rows(_XID)
-        return int(xid)
+        return own_number(self._open())
 
     def begin(self, table: int, seen: int) -> ReadableTable:
         """Begin a transaction that sees all that ever is committed by transactions with numbers below `seen`.
@@ -51,10 +37,7 @@ class TableReader:
         session = self._open()
         known = read_table(session, self._publication, table)
         if known is not None:
-            session.rows(_BEGIN)
-            session.rows(f"LOCK TABLE {_sql_name(known)} IN ACCESS SHARE MODE")
-            ((oldest,),) = session.rows(_OLDEST)
-            if oldest < seen:
+            if begin(session, [sql_name(known)]) < seen:
                 raise Transient(
                     f"{self._server}: the copy of {known.info.full_name} waits until transactions that were open when "
                     "it began have ended.",
@@ -63,7 +46,7 @@ class TableReader:
                     _RETRY_S,
                 )
             found = read_table(session, self._publication, table)
-            if found is not None and _sql_name(found) != _sql_name(known):
+            if found is not None and sql_name(found) != sql_name(known):
                 raise Transient(f"{known.info.full_name} was renamed just now.", "It is read again.", _RETRY_S)
             known = found
         if known is None:
@@ -78,14 +61,9 @@ class TableReader:
     def rows(self, start: bytes, end: bytes) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
         """Keys and values of the rows in `[start, end)` of the table, in parts."""
         assert self._table is not None, "a transaction has begun"
-        table, session = self._table, self._open()
-        names = [quoted(column.name) for column in table.info.columns]
-        first = table.identity[0]
-        where = f"({condition(names[first], table.types[first], start, end)})"
-        where += f" AND ({table.row_filter})" if table.row_filter else ""
-        query = f"SELECT {', '.join(names)} FROM {_sql_name(table)} WHERE {where}"
-        for lines in copied(session, query):
-            yield rows_of(lines, len(names), table.identity)
+        first = self._table.identity[0]
+        name = quoted(self._table.info.columns[first].name)
+        yield from rows(self._open(), self._table, f"({condition(name, self._table.types[first], start, end)})")
 
     def end(self) -> None:
         """The transaction."""
@@ -106,11 +84,5 @@ class TableReader:
 
     def _open(self) -> PostgresqlSession:
         if self._session is None:
-            self._session = PostgresqlSession(self._server)
-            self._session.rows(_SETTINGS)
+            self._session = session_for_rows(self._server)
         return self._session
-
-
-def _sql_name(table: ReadableTable) -> str:
-    """Without the tables that inherit from it, which are others, and their own."""
-    return ("" if table.is_partitioned else "ONLY ") + quoted(*table.info.qualified)

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.upstream.contract import GATHER_SECONDS
-from changefeed.upstream.postgresql.chain import lsn_text
 from changefeed.upstream.postgresql.failures import failure, lost
 from changefeed.upstream.postgresql.pgoutput.messages import EPOCH_US
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession, quoted
-from changefeed.upstream.postgresql.timelines import Switch, switches
+from changefeed.upstream.postgresql.slot.chain import lsn_text
+from changefeed.upstream.postgresql.slot.timelines import Switch, switches
 
 #: The server is told where we are so often, and asked for an answer; a fourth of what it waits for, if that is less.
 STATUS_S = 10.0

@@ -12,7 +12,7 @@ from contextlib import closing
 
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
-from changefeed.upstream.postgresql.catalog import PublishedTables, made_database, read_published
+from changefeed.upstream.postgresql.schema.catalog import PublishedTables, made_database, read_published
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
 
 

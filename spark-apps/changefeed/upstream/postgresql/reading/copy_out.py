@@ -13,8 +13,8 @@ import pyarrow as pa
 from changefeed.upstream.binary_view import take_slices
 from changefeed.upstream.postgresql.failures import lost
 from changefeed.upstream.postgresql.pgoutput.frames import walk
-from changefeed.upstream.postgresql.replication import error_of
 from changefeed.upstream.postgresql.server import PostgresqlSession
+from changefeed.upstream.postgresql.slot.replication import error_of
 
 #: How long the server may look for the next row.
 SILENCE_S = 600.0

@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 from changefeed.errors import NeedsHuman, Transient
 from changefeed.upstream.binary_view import Ints
 from changefeed.upstream.contract import GATHER_SECONDS
-from changefeed.upstream.postgresql import anchors, slots
-from changefeed.upstream.postgresql.catalog import read_published
-from changefeed.upstream.postgresql.chain import Chain, lsn_of
-from changefeed.upstream.postgresql.news import content_of
 from changefeed.upstream.postgresql.pgoutput.changes import NetChanges
 from changefeed.upstream.postgresql.pgoutput.messages import Commit, KeepAlive, LogicalMessage, Relation, Truncate
 from changefeed.upstream.postgresql.pgoutput.transactions import Event, TransactionStream
-from changefeed.upstream.postgresql.replication import Replication, error_of
+from changefeed.upstream.postgresql.schema.catalog import read_published
+from changefeed.upstream.postgresql.schema.news import content_of
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
-from changefeed.upstream.postgresql.timelines import Crossing
+from changefeed.upstream.postgresql.slot import anchors, slots
+from changefeed.upstream.postgresql.slot.chain import Chain, lsn_of
+from changefeed.upstream.postgresql.slot.replication import Replication, error_of
+from changefeed.upstream.postgresql.slot.timelines import Crossing
 from changefeed.upstream.scratch import Scratch
 
 _WAIT_S = 0.1

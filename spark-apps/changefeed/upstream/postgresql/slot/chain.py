@@ -30,9 +30,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from changefeed.model.tso import compose
-from changefeed.upstream.postgresql.anchors import Said
 from changefeed.upstream.postgresql.failures import broken_stream
-from changefeed.upstream.postgresql.news import TICKS
+from changefeed.upstream.postgresql.schema.news import TICKS
+from changefeed.upstream.postgresql.slot.anchors import Said
 
 _BELIEVED_MS = 1000  # an anchor's ts above its commit's time
 _MOST_ANCHORS = 4096

@@ -13,13 +13,13 @@ from changefeed.errors import ChangefeedError, NeedsHuman, Refused, Transient, U
 from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.history import SchemaHistory
 from changefeed.upstream.contract import Resolved, SchemaEvent, SchemaFeed, SchemaStep, Stopped, SubscriptionFailed
-from changefeed.upstream.postgresql import evolution
-from changefeed.upstream.postgresql.catalog import PublishedTables
-from changefeed.upstream.postgresql.definitions import read_catalog
 from changefeed.upstream.postgresql.failures import AWAY, REFUSED
-from changefeed.upstream.postgresql.news import TICKS, read_content
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
-from changefeed.upstream.postgresql.relation_columns import fits
+from changefeed.upstream.postgresql.schema import evolution
+from changefeed.upstream.postgresql.schema.catalog import PublishedTables
+from changefeed.upstream.postgresql.schema.definitions import read_catalog
+from changefeed.upstream.postgresql.schema.news import TICKS, read_content
+from changefeed.upstream.postgresql.schema.relation_columns import fits
 from changefeed.upstream.postgresql.server import PostgresqlServer
 
 _SUB_ID = 0

@@ -32,9 +32,9 @@ from changefeed.schema.sql.tables import create_table
 from changefeed.schema.sql.text import quoted
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.filter.table_filter import SYSTEM_SCHEMAS
-from changefeed.upstream.postgresql.catalog import PublishedTables, made_database
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
-from changefeed.upstream.postgresql.relation_columns import MADE, fits, has_columns, mended
+from changefeed.upstream.postgresql.schema.catalog import PublishedTables, made_database
+from changefeed.upstream.postgresql.schema.relation_columns import MADE, fits, has_columns, mended
 
 #: What most readers know.
 _READERS = Dialect("MySQL", (8, 0, 36))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from changefeed.upstream.postgresql.anchors import Said
+from changefeed.upstream.postgresql.slot.anchors import Said
 
 
 @dataclass(frozen=True)

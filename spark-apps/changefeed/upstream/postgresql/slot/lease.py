@@ -11,10 +11,10 @@ import asyncio
 from contextlib import closing
 
 from changefeed.upstream.contract import HeldUntil, HistoryLease
-from changefeed.upstream.postgresql import slots
-from changefeed.upstream.postgresql.anchors import EMIT, EMIT_HELD
-from changefeed.upstream.postgresql.kept_log import Row, kept_log
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
+from changefeed.upstream.postgresql.slot import slots
+from changefeed.upstream.postgresql.slot.anchors import EMIT, EMIT_HELD
+from changefeed.upstream.postgresql.slot.kept_log import Row, kept_log
 
 
 class SlotLease(HistoryLease):

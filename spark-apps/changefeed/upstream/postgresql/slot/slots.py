@@ -6,10 +6,10 @@ import time
 
 from changefeed.errors import SnapshotLostByGC, Transient
 from changefeed.upstream.contract import PATIENCE_S
-from changefeed.upstream.postgresql import kept_log
 from changefeed.upstream.postgresql.failures import LOST
-from changefeed.upstream.postgresql.kept_log import Row
 from changefeed.upstream.postgresql.server import PostgresqlSession
+from changefeed.upstream.postgresql.slot import kept_log
+from changefeed.upstream.postgresql.slot.kept_log import Row
 
 _STATE = "SELECT FROM pg_replication_slots WHERE slot_name = :slot"
 _CREATE = "SELECT pg_create_logical_replication_slot(CAST(:slot AS name), 'pgoutput')"

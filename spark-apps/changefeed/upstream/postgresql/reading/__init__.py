@@ -1,0 +1,1 @@
+"""Reads the rows that stand in tables."""
