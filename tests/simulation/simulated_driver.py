@@ -183,7 +183,9 @@ class Driver(Process):
         dispatchers = tables_to_copy(state, self.world.upstream.selected(schema_ts))
         if not dispatchers:
             return state
-        self.log.append(at_once(copy_record(state, dispatchers, TikvCluster(Regions(self.world.upstream)))))  # type: ignore[arg-type]
+        tables = {table: definition(table, schema_ts) for table in dispatchers}
+        cluster = TikvCluster(Regions(self.world.upstream))  # type: ignore[arg-type]
+        self.log.append(at_once(copy_record(state, dispatchers, tables, cluster)))
         return self.log.state
 
     def _syncpoints(self, state: State) -> Syncpoints | None:
