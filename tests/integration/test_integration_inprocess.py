@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -279,14 +279,16 @@ async def test_upstream_away_for_a_while_is_waited_for(world: World) -> None:
         return 7
 
     why: list[str] = []
-    assert await patience.answered(ask, why.append) == 7
+    meter: Any = SimpleNamespace(pd_failed=why.append, next_step="Check PD and the network to it")
+    assert await patience.answered(ask, meter) == 7
     assert why == ["PD does not answer."] * 2
     asked.clear()
     with pytest.raises(
         errors.Unavailable, match=r"The upstream has not answered for 0 s\. PD does not answer"
     ) as caught:
-        await patience.answered(ask, why.append, for_s=0.0)
+        await patience.answered(ask, meter, for_s=0.0)
     assert caught.value.exit_code == 69
+    assert caught.value.next_step.startswith("Check PD and the network to it; ")
 
 
 async def test_rule_14_a_safepoint_that_is_lost_ends_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
