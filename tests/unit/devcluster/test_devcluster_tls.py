@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -30,6 +31,12 @@ def folder(tmp_path: Path) -> Path:
 def cluster(folder: Path) -> Iterator[DevCluster]:
     with DevCluster(stores=1, certificates=Certificates(folder, ["127.0.0.1"])) as cluster:
         yield cluster
+
+
+def _answers(folder: Path, cluster: DevCluster) -> bool:
+    with suppress(grpc.RpcError):
+        return bool(_members(client_channel(folder, cluster.pd_address)).header.cluster_id)
+    return False
 
 
 def _members(channel: grpc.Channel) -> pdpb.GetMembersResponse:
@@ -194,6 +201,7 @@ def test_harm_and_rotation_by_command(cluster: DevCluster, folder: Path, capsys:
         main(["harm", "restart-pd", *at])
         assert json.loads(capsys.readouterr().out) == {}
         until(lambda servers=servers: cluster.ports.servers.get(0) not in (None, servers))  # type: ignore[misc]
+        until(lambda: _answers(folder, cluster))  # the one before it may still close connections
     assert (folder / "client" / "tls.crt").read_bytes() != before
     main(["harm", "regions", *at])
     assert json.loads(capsys.readouterr().out)["regions"]
