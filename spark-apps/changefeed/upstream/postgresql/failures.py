@@ -13,6 +13,7 @@ from changefeed.errors import (
     SnapshotLostByGC,
     Transient,
 )
+from changefeed.upstream.contract import Stopped
 
 #: Reasons of the condition UpstreamAvailable.
 REFUSED, AWAY = "PostgresqlRefuses", "PostgresqlUnavailable"
@@ -23,9 +24,38 @@ _NO_LOGIN, _NO_RIGHTS, _NO_DATABASE = "28", "42501", "3D000"
 #: By its class: lost connections, rolled back because of others, no more of something, an operator's doing, the disk.
 _AWAY = frozenset({"08", "40", "53", "57", "58"})
 
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.2, 5.0
+#: What a feed has in place of the number of a store.
+_SERVER = 0
 _TRIED_AGAIN = "Check the server and the network to it; it is tried again."
 #: What to do when a slot's history is gone.
 LOST = "Start a new changefeed, unless what is missing is written by now."
+
+
+def stopped(error: ChangefeedError) -> Stopped:
+    """Say why a server sends nothing."""
+    return Stopped(_SERVER, REFUSED if isinstance(error, Refused) else AWAY, str(error))
+
+
+class FailuresInARow:
+    """Those of what is tried again and again. `stopped`: the last one, once there are `said_from` of them."""
+
+    def __init__(self, said_from: int) -> None:
+        self._said_from = said_from
+        self._count = 0
+        self.stopped: Stopped | None = None
+
+    def add(self, error: ChangefeedError) -> float:
+        """Count one more; gives the seconds until the next attempt."""
+        pause = min(_LAST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._count, 16))
+        self._count += 1
+        if self._count >= self._said_from:
+            self.stopped = stopped(error)
+        return pause
+
+    def end(self) -> None:
+        """An attempt has not failed."""
+        self._count, self.stopped = 0, None
 
 
 def failure(where: str, code: str, text: str, slot: str = "") -> ChangefeedError:

@@ -43,7 +43,7 @@ from changefeed.upstream.contract import (
 )
 from changefeed.upstream.postgresql.copies.initial_copy import InitialCopies
 from changefeed.upstream.postgresql.copies.table_reader import TableReader
-from changefeed.upstream.postgresql.failures import AWAY, REFUSED
+from changefeed.upstream.postgresql.failures import FailuresInARow
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
 from changefeed.upstream.postgresql.schema.news import read_content
 from changefeed.upstream.postgresql.server import PostgresqlServer
@@ -53,12 +53,9 @@ from changefeed.upstream.scratch import Scratch
 
 T = TypeVar("T")
 
-#: What a feed has in place of the number of a store.
-_SERVER = 0
 #: A database in which nothing is committed for so long gets a commit of ours.
 _IDLE_S, _LEAST_IDLE_S = 1.0, 0.2
 _TELL_S = 1.0
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.2, 5.0
 #: A stream that begins before somebody wants rows would have to begin anew.
 _FIRST_WAIT_S = 1.0
 #: How many attempts in a row fail before that is said.
@@ -102,8 +99,7 @@ class SlotFeed(Feed):
             self.metrics,
         )
         self._told = 0  # all changes of schema up to here are
-        self._failures = 0  # in a row
-        self._stopped: Stopped | None = None
+        self._failures = FailuresInARow(_SAID_FROM)
 
     async def __aenter__(self) -> SlotFeed:
         await self._tasks.__aenter__()
@@ -147,7 +143,7 @@ class SlotFeed(Feed):
 
     def stopped(self) -> Stopped | None:
         """Why nothing comes, since a while."""
-        return self._stopped or self._copies.stopped
+        return self._failures.stopped or self._copies.stopped
 
     def _look(self) -> None:
         """Subscriptions are other ones than before."""
@@ -224,7 +220,7 @@ class SlotFeed(Feed):
                 await self._emit(SchemaNews(ts, content))
         await self._emit(SchemaNews(taken.position, b""))
         self._told = taken.position
-        self._failures, self._stopped = 0, None
+        self._failures.end()
 
     async def _rows(self, rows: SlotRows) -> None:
         if rows.error is not None:
@@ -248,12 +244,7 @@ class SlotFeed(Feed):
     async def _failed(self, error: ChangefeedError) -> None:
         """The stream is begun again in a while."""
         self.metrics.errors[type(error).__name__] += 1
-        pause = min(_LAST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures, 16))
-        self._failures += 1
-        if self._failures >= _SAID_FROM:
-            reason = REFUSED if isinstance(error, Refused) else AWAY
-            self._stopped = Stopped(_SERVER, reason, str(error))
-        await self._clock.sleep(pause)
+        await self._clock.sleep(self._failures.add(error))
 
     async def _given_up(self, error: NeedsHuman) -> None:
         """Nobody gets anything any more; without subscriptions there is nobody to be told."""

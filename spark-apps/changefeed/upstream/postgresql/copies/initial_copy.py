@@ -35,7 +35,7 @@ from changefeed.upstream.postgresql.copies.cuts import digest
 from changefeed.upstream.postgresql.copies.first_changes import FirstChanges, FormerRows
 from changefeed.upstream.postgresql.copies.key_ranges import definition_of
 from changefeed.upstream.postgresql.copies.table_reader import TableReader
-from changefeed.upstream.postgresql.failures import AWAY, REFUSED
+from changefeed.upstream.postgresql.failures import FailuresInARow
 from changefeed.upstream.postgresql.schema.catalog import ReadableTable
 from changefeed.upstream.postgresql.schema.relation_columns import has_columns
 from changefeed.upstream.postgresql.slot.slot_reader import SlotRows
@@ -44,10 +44,8 @@ from changefeed.upstream.postgresql.slot.subscriptions import Copying, SlotSubsc
 T = TypeVar("T")
 _Rows = tuple[pa.BinaryArray, pa.BinaryArray]
 
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.2, 5.0
 #: How many attempts in a row fail before that is said.
 SAID_FROM = 8
-_SERVER = 0
 
 
 class InitialCopies:
@@ -75,8 +73,12 @@ class InitialCopies:
         self._changes: dict[int, tuple[int, FirstChanges]] = {}  # by subscription, with its turn
         self._emptied: dict[int, int] = {}  # subscription and turn of tables without old rows
         self._seen: dict[int, int] = {}  # by subscription: what `TableReader.begin` must see
-        self._failures = 0  # in a row
-        self.stopped: Stopped | None = None
+        self._failures = FailuresInARow(SAID_FROM)
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """Why no chunk is whole, since a while."""
+        return self._failures.stopped
 
     # -- what the stream has
 
@@ -142,17 +144,13 @@ class InitialCopies:
             if self._subscriptions.is_copying(copying):
                 await self._failed(copying.sub_id, error)
         else:
-            self._failures, self.stopped = 0, None
+            self._failures.end()
             if not is_whole:
                 await self._in_thread(self._reader.close)
 
     async def _pause(self, error: ChangefeedError) -> None:
         self._metrics.errors["copy"] += 1
-        pause = min(_LAST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures, 16))
-        self._failures += 1
-        if self._failures >= SAID_FROM:
-            self.stopped = Stopped(_SERVER, REFUSED if isinstance(error, Refused) else AWAY, str(error))
-        await self._clock.sleep(pause)
+        await self._clock.sleep(self._failures.add(error))
 
     async def _go_on(self, copying: Copying) -> bool:
         """Whether the next chunk is whole, or the end is."""

@@ -13,7 +13,7 @@ from changefeed.errors import ChangefeedError, NeedsHuman, Refused, Transient, U
 from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.history import SchemaHistory
 from changefeed.upstream.contract import Resolved, SchemaEvent, SchemaFeed, SchemaStep, Stopped, SubscriptionFailed
-from changefeed.upstream.postgresql.failures import AWAY, REFUSED
+from changefeed.upstream.postgresql.failures import stopped
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
 from changefeed.upstream.postgresql.schema import evolution
 from changefeed.upstream.postgresql.schema.catalog import PublishedTables
@@ -158,7 +158,7 @@ class RelationFeed(SchemaFeed):
             try:
                 found = await read_catalog(self._server, self._publication)
             except (Transient, Unavailable, Refused) as error:
-                self._stopped = Stopped(_SUB_ID, REFUSED if isinstance(error, Refused) else AWAY, str(error))
+                self._stopped = stopped(error)
                 await asyncio.sleep(_RETRY_S)
             else:
                 self._stopped = None
