@@ -94,7 +94,7 @@ def _server(port: int, rows: int) -> None:
             session.commit()
 
     def write(workers: int, database: str | None) -> None:
-        sink = MysqlSink(server, Options(workers, _BATCH, progress_database=database), Patience())
+        sink = MysqlSink(server, Options(workers, progress_database=database), Patience())
         claim = Claim("bench", 1, 1, "n", 1)
         sink.claim(claim)
         sink.write(claim, EntryId(1, 0), 1, chunks)

@@ -17,7 +17,7 @@ from changefeed.restore.rows import RowChanges, batches
 from changefeed.restore.schema.definition import definition
 from changefeed.restore.schema.table import RestoredTable, TableVersion
 from changefeed.sink.mysql.rows.literals import identifier, joined, literals_of, text_literal
-from changefeed.sink.mysql.rows.pieces import between, conditions, offsets, parts, text
+from changefeed.sink.mysql.rows.pieces import CONDITIONS, between, conditions, offsets, parts, text
 from changefeed.sink.mysql.server import MysqlServer, Session
 
 SCHEME = "mysql://"
@@ -108,7 +108,7 @@ class Statements:
         literals = self._literals(rows)
         names = {column.name: array for column, array in zip(self._segment.columns, literals, strict=True)}
         before, separator, behind, each = conditions(self._keys, names)
-        for some in parts(np.arange(rows.num_rows), offsets(each)):
+        for some in parts(np.arange(rows.num_rows), offsets(each), CONDITIONS):
             yield b"DELETE FROM " + self._table + b" WHERE " + before + text(each, some, separator) + behind
 
     def _literals(self, rows: pa.RecordBatch) -> list[pa.BinaryArray]:

@@ -176,8 +176,8 @@ def test_no_message_advises_what_loses_rows() -> None:
 
 
 def test_statements_go_in_as_few_packets_as_the_server_takes() -> None:
-    assert packets([b"BEGIN", b"one", b"two"], 100, "db:3306") == [b"BEGIN;one;two"]
-    assert packets([b"BEGIN", b"one", b"two"], 9, "db:3306") == [b"BEGIN;one", b"two"]
+    assert packets([b"BEGIN", b"one", b"two"], 100, "db:3306") == [(b"BEGIN;one;two", 3)]
+    assert packets([b"BEGIN", b"one", b"two"], 9, "db:3306") == [(b"BEGIN;one", 2), (b"two", 1)]
     with pytest.raises(NeedsHuman, match=r"db:3306.*5 bytes.*\(4\).*max_allowed_packet"):
         packets([b"one", b"BEGIN"], 4, "db:3306")
 

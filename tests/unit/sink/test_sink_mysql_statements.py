@@ -13,7 +13,7 @@ from changefeed.schema import table_info as ti
 from changefeed.schema.sql_type import SqlType
 from changefeed.sink.contract import Claim, EntryId
 from changefeed.sink.mysql.order.schedule import Chunk, Schedule
-from changefeed.sink.mysql.rows import pieces
+from changefeed.sink.mysql.rows import statements
 from changefeed.sink.mysql.rows.changes import Rows
 from changefeed.sink.mysql.rows.keys import TableKeys
 from changefeed.sink.mysql.rows.literals import literals
@@ -54,7 +54,7 @@ def statements_of(rows: list[Change], is_safe: bool = False) -> list[bytes]:
 
 def write(database: Database, rows: list[Change], data: st.DataObject, is_safe: bool) -> None:
     """With three workers, each of which takes and writes when `data` says so."""
-    with patch.object(pieces, "STATEMENT_ROWS", data.draw(st.sampled_from((1, 2, 999)))):
+    with patch.object(statements, "CONDITIONS", data.draw(st.sampled_from((1, 2, 999)))):
         _write(database, rows, data, is_safe)
 
 

@@ -136,16 +136,18 @@ class Session:
         if not statements:
             return
         with self._answers():
-            sent = statements if self._one_by_one else packets(statements, self._packet, str(self._server))
-        for packet in sent:
+            sent = [(each, 1) for each in statements]
+            if not self._one_by_one:
+                sent = packets(statements, self._packet, str(self._server))
+        for packet, count in sent:
             with self._answers(committing) as connection:
-                cursor = connection.cursor()
-                cursor.execute(packet)
-            committing, has_more = False, True
-            while has_more:
-                yield int(cursor.rowcount)
-                with self._answers():
-                    has_more = bool(cursor.nextset())
+                answer = connection.query(packet)
+            committing = False
+            yield answer
+            for _ in range(count - 1):
+                with self._answers() as connection:
+                    answer = connection.next_result()
+                yield answer
 
     @contextlib.contextmanager
     def _answers(self, committing: bool = False) -> Any:
@@ -208,8 +210,9 @@ class Session:
         return connection
 
 
-def packets(statements: Sequence[bytes], limit: int, where: str) -> list[bytes]:
-    """The statements in their order, in as few packets of at most `limit` bytes as they fit in.
+def packets(statements: Sequence[bytes], limit: int, where: str) -> list[tuple[bytes, int]]:
+    """The statements in their order, in as few packets of at most `limit` bytes as they fit in; and of each packet how
+    many it has.
 
     Raises StatementTooLarge.
     """
@@ -224,7 +227,7 @@ def packets(statements: Sequence[bytes], limit: int, where: str) -> list[bytes]:
         else:
             found.append([statement])
             size = len(statement)
-    return [b";".join(each) for each in found]
+    return [(b";".join(each), len(each)) for each in found]
 
 
 def _knows(connection: Any, statement: bytes) -> bool:

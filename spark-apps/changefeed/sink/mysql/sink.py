@@ -30,7 +30,7 @@ class Options:
     """As `sink.mysql` of the spec names them."""
 
     workers: int = 16
-    max_txn_row: int = 256
+    max_txn_row: int = 1024
     safe_mode: bool = False
     by_transaction: bool = False  # `transactionAtomicity: table`
     progress_database: str | None = "changefeed"  # None: no tables of ours, and safe mode

@@ -22,7 +22,7 @@ class Mysql(SinkSection):
     """Address of the server."""
     worker_count: Annotated[int, whole(1, 256)] = 16
     """Connections that each task writes rows through concurrently."""
-    max_txn_row: Annotated[int, whole(1, 16_384)] = 256
+    max_txn_row: Annotated[int, whole(1, 16_384)] = 1024
     """Rows per downstream transaction, unless upstream transactions must stay whole."""
     transaction_atomicity: Annotated[str, one_of("none", "table")] = "none"
     """table: everything that an upstream transaction changed in one table is committed together."""

@@ -12,7 +12,7 @@ from changefeed.sink.mysql.rows.changes import Rows
 from changefeed.sink.mysql.rows.literals import Parts, identifier, joined
 
 _STATEMENT_BYTES = 1 << 20
-STATEMENT_ROWS = 999  # MariaDB makes a subquery of a longer IN
+CONDITIONS = 999  # of a statement: MariaDB makes a subquery of a longer IN
 
 
 def conditions(handle: Sequence[str], values: Mapping[str, pa.Array]) -> tuple[bytes, bytes, bytes, pa.BinaryArray]:
@@ -41,14 +41,15 @@ def offsets(values: pa.BinaryArray) -> npt.NDArray[np.int64]:
     return bounds.astype(np.int64)
 
 
-def parts(rows: Rows, bounds: Rows) -> list[Rows]:
-    """For a statement each: of few rows, and of one, or of few bytes."""
+def parts(rows: Rows, bounds: Rows, most: int | None = None) -> list[Rows]:
+    """For a statement each: of at most so many rows, and of one, or of few bytes."""
     if not len(rows):
         return []
+    most = most or len(rows)
     sizes = bounds[rows + 1] - bounds[rows]
-    if len(rows) <= STATEMENT_ROWS and sizes.sum() <= _STATEMENT_BYTES:
+    if len(rows) <= most and sizes.sum() <= _STATEMENT_BYTES:
         return [rows]
-    by_size, by_count = (sizes.cumsum() - sizes) // _STATEMENT_BYTES, np.arange(len(rows)) // STATEMENT_ROWS
+    by_size, by_count = (sizes.cumsum() - sizes) // _STATEMENT_BYTES, np.arange(len(rows)) // most
     return np.split(rows, np.flatnonzero(np.diff(by_size) | np.diff(by_count)) + 1)
 
 

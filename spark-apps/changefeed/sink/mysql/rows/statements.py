@@ -24,7 +24,7 @@ from changefeed.model.position import OP_DELETE, OP_INSERT
 from changefeed.sink.mysql.rows.changes import Changes, Mask, Rows
 from changefeed.sink.mysql.rows.keys import TableKeys, handle_numbers
 from changefeed.sink.mysql.rows.literals import identifier, joined, literal_parts, literals
-from changefeed.sink.mysql.rows.pieces import between, conditions, offsets, parts, text
+from changefeed.sink.mysql.rows.pieces import CONDITIONS, between, conditions, offsets, parts, text
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class ChunkStatements:
         if not len(rows):
             return
         where, separator, end, each = self._conditions
-        for some in parts(rows, offsets(each)):
+        for some in parts(rows, offsets(each), CONDITIONS):
             yield b"".join([b"DELETE FROM ", self._table, b" WHERE ", where, text(each, some, separator), end])
 
     def _put(self, verb: bytes, rows: Rows, end: bytes = b"") -> Iterator[bytes]:
