@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 import cluster_images
 import cluster_spark_operator
+from changefeed_operator.template import merge
 from cluster_api import Namespace
 from cluster_changefeed_operator import CHART, ROOT
 from cluster_control_plane import CommandFailed, ControlPlane
@@ -29,7 +30,7 @@ from cluster_processes import wait_until
 from cluster_programs import program
 
 #: Where changefeeds of tests may be.
-NAMESPACES = ("bank", "lost", "faults", "held")
+NAMESPACES = ("bank", "lost", "faults", "held", "shop")
 RELEASE, SYSTEM = "changefeeds", "changefeed-system"
 #: Namespace, and channel of its Changefeeds, of an operator beside the release.
 KUSTOMIZED = "kustomized"
@@ -139,11 +140,31 @@ def install(cluster: ControlPlane) -> None:
     cluster.helm("install", RELEASE, chart, *where, *settings, "--wait", "--timeout", f"{LATE_S}s")
 
 
+@dataclass(frozen=True)
+class Example:
+    """A file of examples/ whose Changefeed has this name; how its upstream is reached here, and with which Secrets.
+
+    `secrets`: folders with the keys, by the Secrets' names. `conserved`: a column whose sum stays, if there is one.
+    """
+
+    file: str
+    name: str
+    upstream: dict[str, Any]
+    secrets: Mapping[str, Path]
+    conserved: str = ""
+
+
+def _bank(node: Node) -> Example:
+    upstream = {"pdAddresses": [f"https://{PD}"], "tls": {"secretRef": {"name": _UPSTREAM_SECRET}}}
+    secrets = {_UPSTREAM_SECRET: node.cluster.folder / _CERTIFICATES / "client"}
+    return Example("demo.yaml", "demo", upstream, secrets, "balance")
+
+
 @dataclass
 class Demo:
-    """examples/demo.yaml in a namespace that the Spark operator watches; what differs there stands in a patch.
+    """An example in a namespace that the Spark operator watches; what differs there stands in a patch.
 
-    `more`: of the spec.
+    `more`: of the spec. `example`: examples/demo.yaml, unless it is given.
     """
 
     node: Node
@@ -151,11 +172,15 @@ class Demo:
     namespace: Namespace
     folder: Path
     more: dict[str, Any] = field(default_factory=dict)
+    example: Example | None = None
 
     def __post_init__(self) -> None:
-        self.kustomization = self.folder / "demo"
+        self._example = self.example or _bank(self.node)
+        self.name = self._example.name
+        self.driver = f"changefeed-{self.name}-driver"
+        self.kustomization = self.folder / self.name
         self.kustomization.mkdir(parents=True)
-        shutil.copy(ROOT / "examples" / "demo.yaml", self.kustomization)
+        shutil.copy(ROOT / "examples" / self._example.file, self.kustomization)
         name = self.namespace.name
         credentials = {"secretRef": {"name": _SECRET}}
         # The machine's two cores are fewer than the pods would ask for.
@@ -168,18 +193,18 @@ class Demo:
             for role, each in sparing
         }
         spec = {
-            "upstream": {"pdAddresses": [f"https://{PD}"], "tls": {"secretRef": {"name": _UPSTREAM_SECRET}}},
+            "upstream": self._example.upstream,
             "state": {"uri": self.store.uri("cdc-state"), "credentials": credentials},
             "sink": {"storage": {"uri": self.store.uri(f"lake/{name}"), "credentials": credentials, **_FLUSH}},
             "spark": frugal,
-            **self.more,
         }
-        self._write_patch(spec)
+        self._write_patch(merge(spec, self.more))
         self.secrets = self.folder / "secrets"
         (self.secrets / _SECRET).mkdir(parents=True)
         for key_name, value in (("access-key-id", _KEY_ID), ("secret-access-key", _KEY)):
             (self.secrets / _SECRET / key_name).write_text(value)
-        shutil.copytree(self.node.cluster.folder / _CERTIFICATES / "client", self.secrets / _UPSTREAM_SECRET)
+        for secret_name, keys in self._example.secrets.items():
+            shutil.copytree(keys, self.secrets / secret_name)
         for secret in self.secrets.iterdir():
             self.kubectl("create", "secret", "generic", secret.name, f"--from-file={secret}")
 
@@ -187,14 +212,14 @@ class Demo:
         patch = {
             "apiVersion": "changefeed.dev/v1alpha1",
             "kind": "Changefeed",
-            "metadata": {"name": "demo"},
+            "metadata": {"name": self.name},
             "spec": spec,
         }
         kustomization = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "namespace": self.namespace.name,
-            "resources": ["demo.yaml"],
+            "resources": [self._example.file],
             "patches": [{"patch": json.dumps(patch)}],
         }
         (self.kustomization / "kustomization.yaml").write_text(json.dumps(kustomization))
@@ -205,18 +230,18 @@ class Demo:
     def wait_until_ready(self) -> str:
         """What kubectl says of it."""
         try:
-            return self.kubectl("wait", "--for=condition=Ready", "cf/demo", f"--timeout={LATE_S}s")
+            return self.kubectl("wait", "--for=condition=Ready", f"cf/{self.name}", f"--timeout={LATE_S}s")
         except CommandFailed as failed:
             raise AssertionError(f"{failed}\n{self._situation(self.status)}") from failed
 
     def edit(self, spec: dict[str, Any]) -> None:
         """Returns when the operator has seen it."""
-        self.kubectl("patch", "cf", "demo", "--type=merge", "--patch", json.dumps({"spec": spec}))
+        self.kubectl("patch", "cf", self.name, "--type=merge", "--patch", json.dumps({"spec": spec}))
         self.wait_for(lambda found: found["status"]["observedGeneration"] == found["metadata"]["generation"], "seen")
 
     @property
     def resource(self) -> dict[str, Any]:
-        return self.namespace.api.get(self.namespace.changefeeds("demo"))
+        return self.namespace.api.get(self.namespace.changefeeds(self.name))
 
     @property
     def status(self) -> dict[str, Any]:
@@ -240,7 +265,7 @@ class Demo:
     def _situation(self, status: Any) -> str:
         pods = self.kubectl("get", "pods", "-o", "wide")
         try:
-            said = self.kubectl("logs", "changefeed-demo-driver", "--tail=60")
+            said = self.kubectl("logs", self.driver, "--tail=60")
         except CommandFailed as failed:
             said = str(failed)
         return f"{json.dumps(status, indent=1)}\n{pods}\n{said[-3000:]}"
@@ -268,12 +293,13 @@ class Demo:
 
     def verify_later(self) -> Callable[[], dict[str, Any]]:
         """To be called when the resource may be gone."""
-        arguments = ("-f", self._resource_file(), "--secrets-dir", self.secrets, "--conserved", "balance", "--json")
+        arguments = ["-f", self._resource_file(), "--secrets-dir", self.secrets, "--json"]
+        arguments += ["--conserved", self._example.conserved] if self._example.conserved else []
         return lambda: json.loads(self._changefeed("verify", *arguments).stdout)
 
     def _resource_file(self) -> Path:
         file = self.folder / "resource.json"
-        file.write_text(self.kubectl("get", "cf", "demo", "-o", "json"))
+        file.write_text(self.kubectl("get", "cf", self.name, "-o", "json"))
         return file
 
     def cli(self, *arguments: str) -> str:
@@ -299,13 +325,13 @@ class Demo:
 
     def pods(self, role: str = "") -> list[dict[str, Any]]:
         """Return the changefeed's pods; `role`: driver or executor."""
-        labels = "changefeed.dev/name=demo" + (f",spark-role={role}" if role else "")
+        labels = f"changefeed.dev/name={self.name}" + (f",spark-role={role}" if role else "")
         found = self.namespace.api.items(self.namespace.core("pods"), labels)
         return [pod for pod in found if pod["metadata"].get("deletionTimestamp") is None]
 
     def log_records(self) -> list[dict[str, Any]]:
         """Return the records of the transaction log that are not yet folded, oldest first."""
-        files = sorted(self.store.folder.glob(f"cdc-state/{self.namespace.name}/demo/*/log/*.json"))
+        files = sorted(self.store.folder.glob(f"cdc-state/{self.namespace.name}/{self.name}/*/log/*.json"))
         records = []
         for file in files:
             if not file.name.startswith("snapshot"):

