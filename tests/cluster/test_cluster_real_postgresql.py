@@ -121,11 +121,11 @@ def test_one_that_is_retained_keeps_its_slot_for_another_of_its_state(demo: Demo
 
     demo.kubectl("delete", "cf", demo.name)
 
-    wait_until(lambda: demo.pods() == [], "its pods are gone", LATE_S)
-    assert [name for name, _ in shop.slots()] == slots
-    shop.trade()  # nobody reads
+    wait_until(lambda: not demo.kubectl("get", "pods", "-o", "name").split(), "its pods are gone", LATE_S)
+    assert shop.slots() == [[name, False] for name in slots]
+    shop.trade()
+    shop.restart()  # where the file says
     demo.kubectl("apply", "-k", demo.kustomization)
-    demo.edit({"upstream": {"postgresql": {"port": OTHER_PORT}}})
     _is_whole(demo)
     assert [name for name, _ in shop.slots()] == slots
 

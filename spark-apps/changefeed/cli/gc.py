@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from changefeed.upstream.contract import Access, Hold
 
 _HEAD = ["STATE FOLDER", "IS", "CHECKPOINT", "EVENTS", "HELD UNTIL"]
-_HOLD_HEAD = ["HOLD WITHOUT A LOG HERE", "FROM", "UNTIL", "PD"]
+_HOLD_HEAD = ["HOLD WITHOUT A LOG HERE", "FROM", "UNTIL", "UPSTREAM"]
 _MIB = 1 << 20
 
 

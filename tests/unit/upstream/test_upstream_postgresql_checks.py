@@ -34,12 +34,12 @@ def test_a_sound_server_has_no_finding() -> None:
         (
             {"wal_level": "replica"},
             "Its wal_level is replica, with which changes of rows can't be read.",
-            "ALTER SYSTEM SET wal_level = logical; -- and restart the server",
+            "ALTER SYSTEM SET wal_level = logical; /* and restart the server */",
         ),
         (
             {"senders": 10},
             "All of its 10 WAL senders are taken.",
-            "ALTER SYSTEM SET max_wal_senders = 20; -- and restart the server",
+            "ALTER SYSTEM SET max_wal_senders = 20; /* and restart the server */",
         ),
     ],
 )

@@ -155,16 +155,16 @@ def _of_server(facts: Facts) -> Iterator[Finding]:
     if server["is_standby"]:
         yield Finding("It is a standby, which takes no messages of ours: name the primary.")
     if server["wal_level"] != "logical":
-        sql = "ALTER SYSTEM SET wal_level = logical; -- and restart the server"
+        sql = "ALTER SYSTEM SET wal_level = logical; /* and restart the server */"
         yield Finding(f"Its wal_level is {server['wal_level']}, with which changes of rows can't be read.", sql)
     if not server["may_replicate"]:
         sql = f"ALTER ROLE {quoted(server['user'])} REPLICATION;"
         yield Finding(f"The user {server['user']} may not read a slot.", sql)
     if facts.slot is None and server["slots"] >= server["max_slots"]:
-        sql = f"ALTER SYSTEM SET max_replication_slots = {server['slots'] + 10}; -- and restart the server"
+        sql = f"ALTER SYSTEM SET max_replication_slots = {server['slots'] + 10}; /* and restart the server */"
         yield Finding(f"All of its {server['max_slots']} replication slots are taken.", sql)
     if (facts.slot is None or not facts.slot["active"]) and server["senders"] >= server["max_senders"]:
-        sql = f"ALTER SYSTEM SET max_wal_senders = {server['senders'] + 10}; -- and restart the server"
+        sql = f"ALTER SYSTEM SET max_wal_senders = {server['senders'] + 10}; /* and restart the server */"
         yield Finding(f"All of its {server['max_senders']} WAL senders are taken.", sql)
     if server["idle_timeout"] != "0":
         sql = "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();"

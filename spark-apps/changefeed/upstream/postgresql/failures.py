@@ -87,7 +87,9 @@ def _meant(where: str, code: str, text: str, slot: str) -> ChangefeedError:
         return SnapshotLostByGC(said, LOST)
     if code.startswith(_NO_LOGIN) or code == _NO_DATABASE:
         return Refused(
-            said, "Check the username, password and database, and what the server's pg_hba.conf lets in from here."
+            said,
+            "Check the username, password and database, the Secret's tls.crt if the server wants one, and what its "
+            "pg_hba.conf lets in from here.",
         )
     if code == _NO_RIGHTS:
         return Refused(said, "Grant the changefeed's user what it lacks.")
