@@ -146,7 +146,7 @@ def test_a_closed_folder_is_named_and_closable_until_its_hold_is_gone(
     with monkeypatch.context() as patch:
         patch.setattr(undriven, "connect", away)
         assert world.gc("--close", "shop", *world.secrets) == DONE
-        assert "its hold on the upstream's history will expire: PD does not answer." in capsys.readouterr().out
+        assert "its hold on the upstream's history is not removed: PD does not answer." in capsys.readouterr().out
     assert world.holds() == ["changefeed-shop-orders-u-1"]
     assert world.gc(*world.secrets) == DONE
     listed = capsys.readouterr().out

@@ -91,7 +91,7 @@ async def close_left_over(state: Location, folder: str, secrets_dir: Path | None
     except (Unavailable, Transient, NeedsHuman) as error:
         if isinstance(error, Refused) or not await asyncio.to_thread(_is_closed, location):
             raise
-        return f"its hold on the upstream's history will expire: {error.message}"
+        return f"its hold on the upstream's history is not removed: {error.message}"
     return ""
 
 
