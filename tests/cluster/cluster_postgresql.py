@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -72,7 +73,7 @@ class Shop:
 
     def sql(self, text: str, database: str = DATABASE) -> Any:
         """As an administrator of the database; the rows of the last statement."""
-        with pg8000.native.Connection(_ADMIN, database=database, unix_sock=self._socket) as connection:
+        with self._connect(database) as connection:
             return connection.run(text)
 
     def slots(self) -> list[list[Any]]:
@@ -89,9 +90,14 @@ class Shop:
             "INSERT INTO payments (paid) SELECT id FROM orders ORDER BY random() LIMIT 5"
         )
 
-    @property
-    def _socket(self) -> str:
-        return f"{self.folder}/.s.PGSQL.{self.port}"
+    def _connect(self, database: str) -> Any:
+        mine = socket.socket(socket.AF_UNIX)
+        try:
+            mine.connect(f"{self.folder}/.s.PGSQL.{self.port}")
+            return pg8000.native.Connection(_ADMIN, database=database, sock=mine, ssl_context=False)
+        except BaseException:
+            mine.close()
+            raise
 
     def _is_up(self) -> bool:
         try:

@@ -45,7 +45,7 @@ def now(
     secrets_dir: SecretsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Get a ts from PD, later than every commit so far."""
+    """Get a ts from the upstream, later than every commit so far."""
     if (file is None) == (not pd):
         raise InvalidSpec("arguments", "allowed: --pd ADDRESS, or -f FILE", "See changefeed tso now --help.")
 
