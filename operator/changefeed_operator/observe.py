@@ -29,6 +29,7 @@ class Observed:
     - `driver_log`: the end of the driver's log.
     - `executor_ends`: executors that terminated in the last few minutes, as last seen; Spark deletes them at once.
     - `mode_before`: the event store's mode as the previous pass saw it.
+    - `unmatched_before`: what the driver said of rules that match nothing, as the previous pass saw it.
     - `refused`: what the API server rejected in the last pass, a sentence with the next step.
     """
 
@@ -43,6 +44,7 @@ class Observed:
     executor_ends: tuple[Json, ...] = ()
     refused: str = ""
     mode_before: str = ""
+    unmatched_before: str = ""
 
     def child(self, kind: api.Kind, name: str) -> Json | None:
         return self._by_kind_and_name.get((kind.kind, name))

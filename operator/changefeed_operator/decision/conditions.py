@@ -21,7 +21,8 @@ HANDS_OFF: Final = "ReconcilePaused"
 CLEAR_TEXT: Final = "CredentialsInClearText"  # only while it is so
 OWN_CONDITIONS: Final = ("Ready", "Reconciling", "Stalled", "HistoryHeld", CLEAR_TEXT, HANDS_OFF)
 #: The driver's conditions, and the reason the operator gives them while no driver reports.
-DRIVERS_CONDITIONS: Final = ("SinkAvailable", "UpstreamAvailable", "WithinLag")
+RULES: Final = "RulesMatch"
+DRIVERS_CONDITIONS: Final = ("SinkAvailable", "UpstreamAvailable", "WithinLag", RULES)
 NO_DRIVER: Final = "NoDriver"
 #: These count as running, and send the event for `RUNNING`.
 _RUNS_TOO: Final = (Reason.IDLE, Reason.CATCHING_UP)

@@ -32,7 +32,7 @@ from changefeed_operator.decision.conditions import (
 from changefeed_operator.decision.evidence.pods import is_short
 from changefeed_operator.decision.hands_off import hands_off
 from changefeed_operator.decision.held_history import HeldHistoryDecision, held_history
-from changefeed_operator.decision.progress import is_heard, mode_changed
+from changefeed_operator.decision.progress import is_heard, mode_changed, rules_changed
 from changefeed_operator.manifests.children import children
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
@@ -100,7 +100,8 @@ def decide(observed: Observed, settings: Settings) -> Decision:
         actions += superfluous(observed, manifests, _optional(observed), accepted)
     actions += held.create
     actions += step.actions
-    actions += (*upkeep.events, *step.events, *held.events, *mode_changed(observed), *events(situation, before))
+    actions += (*upkeep.events, *step.events, *held.events, *mode_changed(observed), *rules_changed(observed))
+    actions += events(situation, before)
     actions += warnings(_clear_text(want), before)
     wait = _wait(observed, bool(upkeep.in_the_way), step.look_again_at, upkeep.look_again_at, held.look_again_at)
     return Decision(tuple(actions), wait)

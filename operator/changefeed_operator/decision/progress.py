@@ -13,7 +13,7 @@ from changefeed.spec.reasons import Reason
 from changefeed_operator import api
 from changefeed_operator.actions import EmitEvent
 from changefeed_operator.api import Json
-from changefeed_operator.decision.conditions import DRIVERS_CONDITIONS, NO_DRIVER, Situation, condition
+from changefeed_operator.decision.conditions import DRIVERS_CONDITIONS, NO_DRIVER, RULES, Situation, condition
 from changefeed_operator.decision.evidence.driver_pod import started_at, trouble_of
 from changefeed_operator.decision.evidence.pods import EXECUTORS_S, LOOK_S, lacks_executors, out_of_memory
 from changefeed_operator.decision.evidence.spark_words import AGAINST_REFUSAL, refusal_in
@@ -91,6 +91,23 @@ def mode_changed(observed: Observed) -> tuple[EmitEvent, ...]:
         case "Archive", "Buffer":
             return (EmitEvent(Reason.BUFFER_IN_USE, "Segments are read from the pullers' memory again."),)
     return ()
+
+
+def unmatched(changefeed: Json) -> str | None:
+    """What the driver says of rules that match nothing, "" if there are none; None while no driver says anything."""
+    told = condition(api.mapping_at(changefeed, "status"), RULES)
+    match _answer(told):
+        case "False":
+            return _message(told, "A rule of the spec matches nothing.")
+        case "True":
+            return ""
+    return None
+
+
+def rules_changed(observed: Observed) -> tuple[EmitEvent, ...]:
+    """Rules that match nothing, if the driver says something else of them than at the previous pass."""
+    said = unmatched(observed.changefeed or {})
+    return (EmitEvent(Reason.RULES_UNMATCHED, said),) if said and said != observed.unmatched_before else ()
 
 
 def _executor_trouble(observed: Observed, driver: Json, executors: tuple[Json, ...], attempt: str) -> Situation | None:

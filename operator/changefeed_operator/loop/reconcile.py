@@ -105,7 +105,7 @@ class Reconciler:
     async def _pass(self, key: Key) -> Outcome:
         known = self._known(key)
         if known is not None and not (decision := self._decide(known, self._settings)).actions:
-            self._seen.keep_mode(key, known.changefeed or {})
+            self._seen.keep_told(key, known.changefeed or {})
             return Requeue(decision.requeue_after)
         observed = await self.observe(key)
         if observed is None:
@@ -139,6 +139,7 @@ class Reconciler:
             children=self._seen.children(key),
             executor_ends=self._seen.executor_ends(key),
             mode_before=self._seen.mode(key),
+            unmatched_before=self._seen.unmatched(key),
         )
         return None if pods_in_question(known) or is_log_wanted(known) else known
 
@@ -161,8 +162,9 @@ class Reconciler:
             executor_ends=self._seen.executor_ends(key),
             refused=self._refused.get(key, ""),
             mode_before=self._seen.mode(key),
+            unmatched_before=self._seen.unmatched(key),
         )
-        self._seen.keep_mode(key, changefeed or {})
+        self._seen.keep_told(key, changefeed or {})
         return observed if ending else await self._explained(observed)
 
     async def _explained(self, observed: Observed) -> Observed:

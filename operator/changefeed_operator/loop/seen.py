@@ -9,11 +9,10 @@ from typing import Any
 
 from changefeed_operator import api
 from changefeed_operator.api import Json
+from changefeed_operator.decision.conditions import DRIVERS_CONDITIONS
 from changefeed_operator.decision.evidence.pods import ended
+from changefeed_operator.decision.progress import unmatched
 from changefeed_operator.loop.queue import Key
-
-#: The driver's conditions; a change of one triggers a pass.
-_DRIVERS = ("SinkAvailable", "UpstreamAvailable", "WithinLag")
 
 #: The driver's fields whose changes trigger a pass; its progress does not.
 _DRIVER_FIELDS = ("epoch", "clusterId", "startTs", "eventStoreMode")
@@ -34,6 +33,7 @@ class SeenObjects:
         self._children: dict[Key, dict[str, str]] = {}  # by uid; as text, which takes a quarter of the memory
         self._of: dict[str, Key] = {}  # by uid of a child
         self._modes: dict[Key, str] = {}
+        self._unmatched: dict[Key, str] = {}
         self._ends: dict[Key, dict[str, Json]] = {}  # by uid, the oldest first
 
     def note(self, key: Key, event: str, changefeed: Json) -> bool:
@@ -86,9 +86,15 @@ class SeenObjects:
         """The mode of its event store as a pass last saw it, "" before the first; lost when the operator restarts."""
         return self._modes.get(key, "")
 
-    def keep_mode(self, key: Key, changefeed: Json) -> None:
-        """Note the mode that a pass has seen."""
+    def unmatched(self, key: Key) -> str:
+        """What its driver said of rules that match nothing, as a pass last saw it; lost when the operator restarts."""
+        return self._unmatched.get(key, "")
+
+    def keep_told(self, key: Key, changefeed: Json) -> None:
+        """Note what a pass has seen of the driver's report. While no driver reports, rules are as they were."""
         self._modes[key] = api.text_at(changefeed, "status", "eventStoreMode")
+        if (said := unmatched(changefeed)) is not None:
+            self._unmatched[key] = said
 
     def clear(self) -> None:
         """Everything is about to be listed again: whatever isn't listed then is gone."""
@@ -97,7 +103,7 @@ class SeenObjects:
 
     def forget(self, key: Key) -> None:
         """It is not ours, or gone."""
-        for known in (self._modes, self._last, self._ends):
+        for known in (self._modes, self._unmatched, self._last, self._ends):
             known.pop(key, None)
         if not self._children.get(key):
             self._children.pop(key, None)
@@ -117,13 +123,14 @@ def essence(changefeed: Json) -> tuple[Any, ...]:
     conditions = sorted(
         tuple(api.text_at(each, part) for part in ("type", "status", "reason"))
         for each in api.list_at(status, "conditions")
-        if api.text_at(each, "type") in _DRIVERS
+        if api.text_at(each, "type") in DRIVERS_CONDITIONS
     )
     marks = ("uid", "generation", "labels", "annotations", "deletionTimestamp", "ownerReferences", "finalizers")
     return (
         *(metadata.get(name) for name in marks),
         *(status.get(name) for name in _DRIVER_FIELDS),
         conditions,
+        unmatched(changefeed),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from changefeed.errors import ChangefeedError, SnapshotLostByGC, Unavailable
+from changefeed.filter.coverage import Coverage, Found
 from changefeed.filter.ddl import ignores_ddl
 from changefeed.metrics import Registry
 from changefeed.owner.alive import REFRESH_S
@@ -61,9 +63,10 @@ from changefeed.sink.claim import identity_downstream
 from changefeed.spec.driver_status import TABLES_MAX
 from changefeed.spec.model import Changefeed
 from changefeed.upstream import choice
-from changefeed.upstream.contract import WHOLE_TABLE, SchemaFeed
+from changefeed.upstream.contract import WHOLE_TABLE, SchemaEvent, SchemaFeed, SchemaStep
 from changefeed.wire import owner_pb2 as pb
 
+_LOG = logging.getLogger(__name__)
 _IDLE_STEP_S = 0.2
 _WATCH_S = 0.5
 _LINGER_S = 0.02
@@ -171,6 +174,7 @@ class Driver:
         self._deletion = Deletion(prepared.run_folder, spans.files, self.meter)
         self._expiry = Expiry(prepared.sink, self.meter, self._ending)
         self._saying_alive = asyncio.Lock()
+        self._coverage = Coverage(prepared.changefeed, prepared.schema.tables_at(prepared.schema.snapshot_ts))
         self._reports: StatusReports | None = None
         self._settings_changed = asyncio.Event()
         self._settings = LiveSettings(prepared.changefeed, self._settings_changed.set)
@@ -220,7 +224,8 @@ class Driver:
         ignores = partial(ignores_ddl, filter_)
         timeline = Timeline(tables.matches, tables.matches_schema, ignores, prepared.tables)
         ddls = Ddls(prepared.schema, timeline, self._barrier, self._wake.set, self.fail)
-        feed = prepared.upstream.schema_feed(prepared.schema, ddls.take)
+        self._tell_findings(Found())
+        feed = prepared.upstream.schema_feed(prepared.schema, partial(self._take, ddls))
         self._schema_feed = await stack.enter_async_context(feed)
 
         if self._reports:
@@ -241,6 +246,7 @@ class Driver:
                 self._watch_execution(),
                 watch_tasks(self._execution, self._calls.vigilance, lambda: self.owner.spans.complete, self._stand_in),
                 self._keep_safepoint(),
+                self._look_at_tables(),
                 self._expiry.keep(lambda: self.owner.state.expired_before),
                 self._keep_alive(),
                 self._show(),
@@ -423,6 +429,7 @@ class Driver:
             published_ts=self.publication.checkpoint_ts,
             history=self.prepared.history.held,
             sink_uri=self.prepared.sink.uri,
+            rules=self._coverage.found,
             lag_threshold=self._settings.spec.lag_threshold,
             settings=self._settings.by_path,
         )
@@ -436,6 +443,28 @@ class Driver:
         while True:
             self._show_once()
             await asyncio.sleep(_VIEW_INTERVAL_S)
+
+    async def _take(self, ddls: Ddls, event: SchemaEvent) -> None:
+        await ddls.take(event)
+        if isinstance(event, SchemaStep):
+            before = self._coverage.found
+            self._coverage.follow(event.change, self.prepared.schema)
+            self._tell_findings(before)
+
+    async def _look_at_tables(self) -> None:
+        """Where the schema feed does not tell of all that come and go. What can't be asked stays as it was."""
+        while True:
+            before = self._coverage.found
+            with suppress(ChangefeedError):
+                if (there := await self.prepared.upstream.tables_now()) is not None:
+                    self._coverage.put_all(there)
+            self._tell_findings(before)
+            await asyncio.sleep(self._pace.safepoint_s)
+
+    def _tell_findings(self, before: Found) -> None:
+        for finding in self._coverage.found.findings:
+            if finding not in before.findings:
+                _LOG.warning("%s", finding[1])
 
     def _hear(self, ts: int, content: bytes) -> None:
         assert self._schema_feed is not None, "no puller is started before it"

@@ -17,6 +17,7 @@ from changefeed.spec.field.section import DNS_LABEL
 TABLES_MAX = 1_000
 SAMPLES_MAX = 720
 TRANSACTIONS_MAX = 256
+FINDINGS_MAX = 32
 
 #: A ts does not fit a double: it is text in JSON.
 _Ts = Annotated[int, PlainSerializer(str, return_type=str), Field(ge=0, lt=1 << 64)]
@@ -102,3 +103,4 @@ class DriverStatus(_StatusModel):
     tables: Annotated[tuple[TableStatus, ...], Field(max_length=TABLES_MAX)] = ()  # the furthest behind first
     transactions: Annotated[tuple[OpenTransaction, ...], Field(max_length=TRANSACTIONS_MAX)] = ()
     last_error: DriverError | None = None
+    findings: Annotated[tuple[str, ...], Field(max_length=FINDINGS_MAX)] = ()  # what the spec says to no effect

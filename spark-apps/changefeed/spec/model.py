@@ -279,6 +279,14 @@ class Spec(Section):
     spark: Annotated[Spark, Field(validate_default=True)] = Spark()
     """The SparkApplication: image, tasks, pods. On a laptop, `executor` sets how many local cores are used."""
 
+    @property
+    def matchers(self) -> dict[str, tuple[str, ...]]:
+        """Return by field the rules by which an option is for some of the selected tables."""
+        of_filters = {
+            f"spec.filter.eventFilters[{n}].matcher": e.matcher for n, e in enumerate(self.filter.event_filters)
+        }
+        return of_filters | {f"spec.sink.{field}": rules for field, rules in self.sink.section.matchers().items()}
+
     @field_validator("start_ts")
     @classmethod
     def _from_where_history_begins(cls, start_ts: int | None, info: ValidationInfo) -> int | None:

@@ -203,6 +203,15 @@ class Reason(StrEnum):
         None,
         Sent("The backlog in the archive is drained; new segments are read from memory again.", type="Normal"),
     )
+    RULES_UNMATCHED = (
+        "RulesUnmatched",
+        None,
+        Sent(
+            "A rule of the spec matches no table, names one that does not exist, or hides all that it selects. The "
+            "condition `RulesMatch` is False until that changes.",
+            "Fix the rule, or create the table ([event-filters.md](../event-filters.md#rules-that-match-nothing)).",
+        ),
+    )
     DRIVER_SILENT = (
         "DriverSilent",
         Shown("The driver has not reported for 5 minutes, or not within 3 minutes of starting.", "Warning"),

@@ -31,7 +31,7 @@ class StatusCondition(Section):
 
     type: Annotated[str, _shape(maxLength=316, minLength=1)]
     """Ready, Reconciling, Stalled, HistoryHeld, CredentialsInClearText, ReconcilePaused, SinkAvailable,
-    UpstreamAvailable or WithinLag."""
+    UpstreamAvailable, WithinLag or RulesMatch."""
     status: Annotated[str, _shape(enum=["True", "False", "Unknown"], maxLength=7)]
     """True, False or Unknown."""
     observed_generation: _Count | None = None
@@ -143,7 +143,7 @@ class ChangefeedStatus(Section):
     """What is known about the changefeed. This is a copy: the changefeed's log is the source of truth."""
 
     conditions: _Conditions | None = None
-    """Ready, Reconciling, Stalled (kstatus), HistoryHeld, SinkAvailable, UpstreamAvailable, WithinLag."""
+    """Ready, Reconciling, Stalled (kstatus), HistoryHeld, SinkAvailable, UpstreamAvailable, WithinLag, RulesMatch."""
     observed_generation: Annotated[int, _shape(format="int64", minimum=-1)] | None = None
     """The latest generation of the spec that the operator has seen."""
     state: Annotated[str, _shape(enum=list(STATES), maxLength=16)] | None = None

@@ -143,6 +143,11 @@ class UpstreamSpec(TikvSpec):
         )
 
     @property
+    def where(self) -> str:
+        """Say where tables are looked for, as in "no such table in ..."."""
+        return "TiDB" if self.postgresql is None else f"the publication {self.postgresql.publication}"
+
+    @property
     def stays(self) -> dict[str, str | None]:
         """Return by field what must be as it was when the changefeed was created, beside the cluster's id."""
         if self.postgresql is None:

@@ -128,6 +128,7 @@ def of_driver(status: DriverStatus) -> ChangefeedView:
         table_count=status.table_count,
         tables=status.tables,
         transactions=status.transactions,
+        notes=status.findings,
         is_live=True,
         failure=_failure(status),
     )
@@ -149,6 +150,7 @@ def with_driver(known: ChangefeedView, status: DriverStatus) -> ChangefeedView:
         table_count=live.table_count,
         tables=live.tables,
         transactions=live.transactions,
+        notes=(*known.notes, *live.notes),
         is_live=True,
         failure=_newer(known.failure, live.failure),
     )

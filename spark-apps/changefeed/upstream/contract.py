@@ -416,6 +416,10 @@ class Upstream(Protocol):
         """
         return []
 
+    async def tables_now(self) -> tuple[TableInfo, ...] | None:
+        """All that can be selected; None where the schema feed tells of each one that comes or goes."""
+        return None
+
     def check_can_copy(self) -> None:
         """Raises InvalidSpec for spec.initialCopy where rows can't be had as of a ts."""
 

@@ -144,8 +144,8 @@ class World:
     # The operator's runtime
 
     def observe(self) -> Observed:
-        before = self.seen.mode((NAMESPACE, NAME))
-        self.seen.keep_mode((NAMESPACE, NAME), self.objects.get(("Changefeed", NAME), {}))
+        before, unmatched = self.seen.mode((NAMESPACE, NAME)), self.seen.unmatched((NAMESPACE, NAME))
+        self.seen.keep_told((NAMESPACE, NAME), self.objects.get(("Changefeed", NAME), {}))
         return Observed(
             NAMESPACE,
             NAME,
@@ -158,6 +158,7 @@ class World:
             executor_ends=tuple(self.executor_ends),
             refused=self.refused,
             mode_before=before,
+            unmatched_before=unmatched,
         )
 
     def one_pass(self, actions: int | None = None) -> Decision:

@@ -427,3 +427,19 @@ async def test_a_mode_that_a_quiet_pass_has_seen_is_the_one_before(bench: Bench)
     await reconciler.work(KEY)
     await reconciler.work(KEY)
     assert [observed.mode_before for observed in bench.shown] == ["", "Buffer"]
+
+
+async def test_rules_that_match_nothing_bring_a_pass_for_each_thing_said_of_them(bench: Bench) -> None:
+    def told(message: str, status: str = "False") -> dict[str, Any]:
+        rules = {"type": "RulesMatch", "status": status, "reason": "TableMissing", "message": message}
+        return {**FEED, "status": {"conditions": [rules]}}
+
+    reconciler = _watched(bench)
+    for message in ("no shop.a", "no shop.b"):
+        assert bench.seen.note(KEY, "MODIFIED", told(message))
+        assert not bench.seen.note(KEY, "MODIFIED", told(message))
+        await reconciler.work(KEY)
+    bench.seen.note(KEY, "MODIFIED", told("no driver", "Unknown"))
+    await reconciler.work(KEY)
+    await reconciler.work(KEY)
+    assert [observed.unmatched_before for observed in bench.shown] == ["", "no shop.a", "no shop.b", "no shop.b"]

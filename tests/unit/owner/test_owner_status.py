@@ -19,13 +19,24 @@ from typing import Any
 
 import datadriven
 import pytest
+from changefeed.filter.coverage import Found, Why
 from changefeed.model.tso import compose, from_datetime, physical_ms
+from changefeed.owner.reporting.driver_status import driver_status
 from changefeed.owner.reporting.snapshot import RunSnapshot
 from changefeed.owner.reporting.status import Status
 from changefeed.owner.reporting.troubles import Trouble, Troubles
 from changefeed.spec.driver_status import OpenTransaction, StageRate
+from changefeed.spec.parse import parse
 from changefeed.upstream.contract import HeldUntil, KeptLog
 
+RESOURCE = """
+apiVersion: changefeed.dev/v1alpha1
+kind: Changefeed
+metadata: {name: orders, namespace: shop}
+spec:
+  upstream: {pdAddresses: ["http://127.0.0.1:2379"]}
+  sink: {storage: {uri: "s3://lake/orders", protocol: csv}}
+"""
 STORIES = sorted((Path(__file__).parent / "testdata" / "status").glob("*.txt"))
 START = RunSnapshot(
     epoch=4,
@@ -172,6 +183,20 @@ def test_another_setting_is_told_at_once_and_the_lag_is_judged_by_it() -> None:
     assert teller.status.due(6.0, strict) is None
     lenient = replace(strict, settings={"lagThreshold": "20s", "drainTimeout": "5s"})
     assert teller.status.due(6.0, lenient) is not None, "though no condition is another"
+
+
+def test_what_the_spec_says_to_no_effect_is_a_condition_of_its_own() -> None:
+    def rules(found: Found) -> tuple[str, str, str]:
+        seen = replace(START, at_ms=1, complete=True, rules=found)
+        *others, told = Status("0.1.0").last(0.0, seen)["conditions"]
+        assert [each["type"] for each in others] == ["SinkAvailable", "UpstreamAvailable", "WithinLag"]
+        return told["type"], told["status"], told["reason"]
+
+    assert rules(Found()) == ("RulesMatch", "True", "AllMatch")
+    findings = ((Why.TABLE_MISSING, "No shop.a."), (Why.HIDDEN, "Hidden."))
+    assert rules(Found(findings)) == ("RulesMatch", "False", "TableMissing")
+    status = driver_status(parse(RESOURCE), replace(START, rules=Found(findings)), "0.1.0")
+    assert status.findings == ("No shop.a.", "Hidden.")
 
 
 @pytest.mark.parametrize(("server", "reason"), [("PD", "PdUnavailable"), ("PostgreSQL", "PostgresqlUnavailable")])

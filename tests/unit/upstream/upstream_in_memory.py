@@ -178,6 +178,9 @@ class InMemory(contract.Upstream, contract.Access):
     cluster_id, address = 7, "memory"
     has_old_definitions = True
 
+    async def tables_now(self) -> None:
+        """Every change is in the feed."""
+
     def __init__(self, *, is_among_rows: bool = False) -> None:
         """`is_among_rows`: changes of schema are, and feeds of rows tell of them. Then only the newest are kept."""
         self.is_among_rows = is_among_rows

@@ -43,15 +43,19 @@ def validate(
 
 
 def _asked(changefeed: Changefeed, secrets_dir: Path) -> list[str]:
-    """What may keep the upstream's rows from being read. Raises what does so now."""
+    """What may keep the upstream's rows from being read, and rules that match nothing. Raises what does so now."""
     import asyncio
 
+    from changefeed.filter.coverage import Coverage
     from changefeed.upstream import choice
 
     async def ask() -> list[str]:
         upstream = await choice.access_of(changefeed, secrets_dir).connect()
         try:
-            return await upstream.check(changefeed.spec.filter.table_filter().matches)
+            warnings = await upstream.check(changefeed.spec.filter.table_filter().matches)
+            now = await upstream.now()
+            found = Coverage(changefeed, (await upstream.schema(now)).tables_at(now)).found
+            return [*warnings, *(said for _, said in found.findings)]
         finally:
             await upstream.close()
 

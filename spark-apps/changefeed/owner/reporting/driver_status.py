@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from changefeed.owner.reporting.snapshot import RunSnapshot
-from changefeed.spec.driver_status import DriverStatus
+from changefeed.spec.driver_status import FINDINGS_MAX, DriverStatus
 from changefeed.spec.model import Changefeed
 
 
@@ -30,4 +30,5 @@ def driver_status(changefeed: Changefeed, seen: RunSnapshot, version: str) -> Dr
         tables=seen.tables,
         transactions=seen.transactions,
         last_error=seen.last_error,
+        findings=tuple(said for _, said in seen.rules.findings[:FINDINGS_MAX]) if seen.rules else (),
     )

@@ -6,7 +6,7 @@ nothing that changes by itself, because every change of a condition is a write.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,7 +96,7 @@ class Status:
             self._resolved = (seen.resolved_ts, seen.at_ms)
         if seen.pulled != self._pulled[0] or not self._pulled[1]:
             self._pulled = (seen.pulled, seen.at_ms)
-        conditions = [_sink(seen), self._upstream(seen), self._within_lag(seen)]
+        conditions = [_sink(seen), self._upstream(seen), self._within_lag(seen), *_rules(seen)]
         for each in conditions:
             known = self._since.get(each.type)
             if known is None or known[0] != each.status:
@@ -180,6 +180,12 @@ def _sink(seen: RunSnapshot) -> Condition:
         return Condition("SinkAvailable", "True", "Available", "Writes are keeping up.")
     why = f"Nothing has been written since {_time(seen.sink.since_ms)}: {seen.sink.message}"
     return Condition("SinkAvailable", "False", failed_reason(seen.sink.answered), f"{why} Retrying.")
+
+
+def _rules(seen: RunSnapshot) -> Iterator[Condition]:
+    """What the spec says of tables to no effect. It is no trouble of the run, which goes on."""
+    if (found := seen.rules) is not None:
+        yield Condition("RulesMatch", "False" if found.findings else "True", found.reason, found.message)
 
 
 def _by_whom(blocked: OpenTransaction, pd_ms: int) -> str:

@@ -47,11 +47,19 @@ class BadRule(ValueError):
 
 
 @dataclass(frozen=True)
-class _TablePattern:
+class TableRule:
+    """One rule. `names_one`: it is a table's name, without a wildcard or an expression."""
+
+    text: str
     schema: GoRegex
     table: GoRegex
     selects: bool
     is_for_all_tables: bool
+    names_one: bool
+
+    def is_for(self, schema: str, table: str) -> bool:
+        """Tell whether it says something of the table, whichever rule decides."""
+        return self.schema.is_in(schema) and self.table.is_in(table)
 
 
 class TableFilter:
@@ -64,7 +72,8 @@ class TableFilter:
         self.rules = tuple(rules)
         self.case_sensitive = case_sensitive
         parsed = (_parse(rule, case_sensitive) for rule in self.rules)
-        self._latest_first = tuple(rule for rule in parsed if rule)[::-1]
+        self.table_rules = tuple(rule for rule in parsed if rule)
+        self._latest_first = self.table_rules[::-1]
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.rules, self.case_sensitive))
@@ -74,7 +83,7 @@ class TableFilter:
         if schema.lower() in SYSTEM_SCHEMAS:
             return False
         for rule in self._latest_first:
-            if rule.schema.is_in(schema) and rule.table.is_in(table):
+            if rule.is_for(schema, table):
                 return rule.selects
         return False
 
@@ -124,7 +133,7 @@ def _begin(rule: str, case_sensitive: bool) -> _Parser | None:
     return _Parser(rule, rule.index(text), len(rule.rstrip(" \t")), case_sensitive)
 
 
-def _parse(rule: str, case_sensitive: bool) -> _TablePattern | None:
+def _parse(rule: str, case_sensitive: bool) -> TableRule | None:
     """None for a blank line or a comment."""
     parser = _begin(rule, case_sensitive)
     if parser is None:
@@ -137,7 +146,8 @@ def _parse(rule: str, case_sensitive: bool) -> _TablePattern | None:
     table = parser.pattern("table")
     if not parser.at_end:
         raise parser.bad("nothing may follow the table's pattern")
-    return _TablePattern(schema, table, selects, rule[start : parser.at] == "*")
+    is_for_all_tables = rule[start : parser.at] == "*"
+    return TableRule(rule.strip(" \t"), schema, table, selects, is_for_all_tables, parser.is_exact)
 
 
 class _Parser:
@@ -146,6 +156,7 @@ class _Parser:
         self.at = at
         self.end = end
         self.fold = "" if case_sensitive else "(?i)"
+        self.is_exact = True  # what was read so far fits one text only, capital and small letters aside
 
     @property
     def at_end(self) -> bool:
@@ -174,6 +185,7 @@ class _Parser:
         match = _REGEX.match(self.rule, self.at, self.end)
         if not match:
             raise self.bad("regular expression without its closing '/'")
+        self.is_exact = False
         compiled = self._compile(self.fold + match[1])
         self.at = match.end()
         return compiled
@@ -197,6 +209,7 @@ class _Parser:
         return compiled
 
     def _wildcard(self, character: str) -> str:
+        self.is_exact &= character not in "*?["
         if character == "[":
             match = _CLASS.match(self.rule, self.at, self.end)
             if not match:

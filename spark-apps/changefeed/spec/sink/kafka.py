@@ -166,6 +166,9 @@ class Kafka(SinkSection):
             raise wrong(_NEEDS_STORE)
         return large
 
+    def matchers(self) -> dict[str, tuple[str, ...]]:
+        return {f"kafka.dispatchers[{n}].matcher": each.matcher for n, each in enumerate(self.dispatchers)}
+
     def servers(self) -> Iterator[str]:
         """Brokers that advertise other addresses are not among them."""
         yield from self._brokers()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from changefeed.spec.field.section import Section
@@ -31,6 +31,10 @@ class SinkSection(Section):
     def folders(self) -> Iterable[tuple[str, str]]:
         """(field, URI) of the stores that rows are written to: several pods write there."""
         return ()
+
+    def matchers(self) -> Mapping[str, tuple[str, ...]]:
+        """Return by field, from `spec.sink` on, the rules by which an option is for some of the selected tables."""
+        return {}
 
     def in_clear_text(self) -> Iterable[InClearText]:
         """Whatever the host, this machine included."""

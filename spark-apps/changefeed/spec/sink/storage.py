@@ -140,6 +140,10 @@ class Storage(SinkSection):
             raise wrong(_other_options(owner))
         return options
 
+    def matchers(self) -> dict[str, tuple[str, ...]]:
+        given = self.column_selectors
+        return {f"storage.columnSelectors[{n}].matcher": selector.matcher for n, selector in enumerate(given)}
+
     def stores(self) -> tuple[str, ...]:
         return (self.uri,)
 

@@ -24,6 +24,7 @@ from changefeed.upstream.postgresql.slot.anchors import EMIT
 if TYPE_CHECKING:
     from changefeed.upstream.postgresql.feed import SlotFeed
     from changefeed.upstream.postgresql.reading.snapshot import DatabaseSnapshot
+    from changefeed.upstream.postgresql.schema.catalog import PublishedTables
     from changefeed.upstream.postgresql.schema.relation_feed import RelationFeed
     from changefeed.upstream.postgresql.slot.lease import SlotLease
 
@@ -115,6 +116,13 @@ class PostgresqlDatabase:
         from changefeed.upstream.postgresql.reading.snapshot import DatabaseSnapshot
 
         return DatabaseSnapshot(self._server, self._publication, selects)
+
+    async def tables_now(self) -> tuple[TableInfo, ...]:
+        """The publication's. The stream says nothing of one that is dropped, or that has no rows yet."""
+        from changefeed.upstream.postgresql.schema.catalog import read_published
+
+        published: PublishedTables = await self._asked(lambda session: read_published(session, self._publication))
+        return published.tables
 
     def check_can_copy(self) -> None:
         """The stream has what rows were before they were changed, so they can be had as of any ts that it has."""

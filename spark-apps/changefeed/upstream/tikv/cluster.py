@@ -80,6 +80,9 @@ class TikvCluster:
         """Whoever can ask can read."""
         return []
 
+    async def tables_now(self) -> None:
+        """Every DDL is in the schema feed."""
+
     def check_can_copy(self) -> None:
         """Every table can be read as of a ts for as long as its history is held."""
 
