@@ -18,6 +18,7 @@ from pathlib import Path
 from cases import CASES, Case, Kind
 from measured import ROOT, runs_of, write_report
 from postgresql import slot
+from postgresql_lag import slot_lag
 from restart import catch_up, recovery
 from results import Result, median
 from steady import steady
@@ -29,6 +30,7 @@ _MEASURED_BY: dict[Kind, Callable[[Case, bool], Result]] = {
     "catch-up": catch_up,
     "recovery": recovery,
     "slot": slot,
+    "slot-lag": slot_lag,
 }
 
 

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["throughput", "steady", "catch-up", "recovery", "slot"]
+Kind = Literal["throughput", "steady", "catch-up", "recovery", "slot", "slot-lag"]
 How = Literal["scan", "live", "one", "copy", "written"]
 Protocol = Literal["csv", "canal-json", "parquet", "iceberg"]
 Mode = Literal["Throughput", "LowLatency"]
@@ -27,7 +27,7 @@ class Case:
     `shape`, `how`: as of bench/upstream.py; of a slot, as of bench/postgresql.py. `rows`: of all tables; those of a
     steady case exist before it begins and are updated, `rate` a second, for `seconds`. `core`: the run has only this
     one, and the upstream the next.
-    `resolved_s`: between two resolved-ts of the upstream, where lag is measured.
+    `resolved_s`: between two resolved-ts of the upstream, where lag is measured; None: each commit is one.
     `in_suite`: it is measured when no case is named.
     """
 
@@ -44,7 +44,7 @@ class Case:
     flush: str = "5s"
     mode: Mode = "Throughput"
     store: Store = "disk"
-    resolved_s: float = 1.0
+    resolved_s: float | None = 1.0
     core: int | None = None
     in_suite: bool = True
 
@@ -138,15 +138,30 @@ def _lag() -> list[Case]:
     ]
 
 
+def _slot_lag() -> list[Case]:
+    """As lag-1k-LowLatency, of PostgreSQL, whose resolved-ts comes with each commit."""
+    sizes: dict[str, Any] = {"tables": 16, "rows": 160_000, "rate": 1_000, "resolved_s": None}
+    low: dict[str, Any] = {"mode": "LowLatency", "flush": _MODES["LowLatency"]}
+    stores: tuple[Store, ...] = ("disk", "kafka")
+    return [
+        Case(
+            f"postgresql-lag-1k-LowLatency-{store}", "slot-lag", store=store, in_suite=store != "kafka", **sizes, **low
+        )
+        for store in stores
+    ]
+
+
 CASES = {
     case.name: case
     for case in (
         *_throughput(),
         Case("insert-csv-one", "throughput", "insert", "one", tables=1, rows=5_000_000, in_suite=False),
         *_copies(),
-        Case("postgresql-csv-scan", "slot", "insert", "scan", tables=1, rows=1_000_000),
-        Case("postgresql-csv-live", "slot", "insert", "written", tables=1, rows=1_000_000, flush="1s"),
+        Case("postgresql-csv-scan", "slot", "insert", "scan", tables=1, rows=5_000_000, flush="1s"),
+        Case("postgresql-csv-live", "slot", "insert", "written", tables=1, rows=5_000_000, flush="1s"),
+        Case("postgresql-copy-csv", "slot", "insert", "copy", tables=1, rows=5_000_000, flush="1s"),
         *_lag(),
+        *_slot_lag(),
         Case("idle-1-table", "steady", tables=1, regions=1, rows=1_000, seconds=30),
         Case("idle-64x4", "steady", tables=64, rows=64_000, seconds=30),
         Case("trickle-64x4", "steady", tables=64, rows=64_000, rate=500, flush="1s", seconds=60),

@@ -103,8 +103,9 @@ def _lateness(runs: Sequence[Run]) -> str:
     """Rows to a folder and to a topic, by mode and by the upstream's resolved-ts, beside one another."""
     by_name = {run["name"]: run for run in runs}
     lines = []
-    for mode, suffix in product(("LowLatency", "Throughput"), ("-200ms", "")):
-        files, topic = (by_name.get(f"lag-1k-{mode}-{store}{suffix}") for store in ("disk", "kafka"))
+    named = [(mode, f"lag-1k-{mode}", suffix) for mode, suffix in product(("LowLatency", "Throughput"), ("-200ms", ""))]
+    for said, prefix, suffix in [*named, ("LowLatency, PostgreSQL", "postgresql-lag-1k-LowLatency", "")]:
+        files, topic = (by_name.get(f"{prefix}-{store}{suffix}") for store in ("disk", "kafka"))
         if files is None or topic is None:
             continue
         own = [_percentiles(run, "own_row_lag_ms") for run in (files, topic)]
@@ -113,8 +114,8 @@ def _lateness(runs: Sequence[Run]) -> str:
             _percentiles(topic, "consumer_lag_ms"),
             _percentiles(files, "lag_ms"),
         ]
-        interval = f"{files['resolved_every_s']:g} s"
-        lines.append("| " + " | ".join([mode, interval, *lags, _percentiles(topic, "lag_ms"), *own]) + " |\n")
+        interval = f"{files['resolved_every_s']:g} s" if "resolved_every_s" in files else "commit"
+        lines.append("| " + " | ".join([said, interval, *lags, _percentiles(topic, "lag_ms"), *own]) + " |\n")
     if not lines:
         return ""
     return "".join(

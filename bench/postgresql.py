@@ -1,7 +1,8 @@
 """How fast rows of a real PostgreSQL are, and for how much CPU of ours: as of bench/throughput.py.
 
 Rows have the four columns of pgbench's accounts and are inserted, some hundreds in a transaction. `scan`: they wait in
-the slot when the run starts, and it is as fast as it can; `written`: they are written while they are watched.
+the slot when the run starts, and it is as fast as it can; `written`: they are written while they are watched; `copy`:
+they are there before the slot is, and are read as of its beginning.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import duckdb
 import psutil
 from cases import Case
-from measured import ROOT, Run, changefeed_run
+from measured import ROOT, Run, changefeed_run, memory_in_use
 from results import Result
 from throughput import Once, compared, ended
 
@@ -31,7 +33,10 @@ TABLES = (
     "CREATE PUBLICATION changefeed FOR ALL TABLES",
 )
 ROWS_OF_A_TRANSACTION = 500
+#: Of a server that has this machine's memory: by default one has room for 128 MiB of pages and 1 GiB of WAL.
+SERVER = ("-c", "shared_buffers=1GB", "-c", "max_wal_size=16GB")
 _START_S, _WRITE_S = 120.0, 600.0
+_SHORT_ROWS = 100_000  # of a test: it needs no more memory than there is at hand
 
 
 def slot(case: Case, verify: bool) -> Result:
@@ -44,15 +49,9 @@ class _Bench:
     database: Postgresql
     folder: Path
 
-    def run(self) -> Any:
-        """A run of its changefeed, which goes on where the one before has ended."""
-        for key, value in (("username", USER), ("password", PASSWORD)):
-            path = self.folder / "secrets" / "reader" / key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(value)
-        reader = {"secretRef": {"name": "reader"}}
-        upstream = {"host": "127.0.0.1", "port": self.database.port, "database": "postgres", "credentials": reader}
-        spec: dict[str, Any] = {"upstream": {"postgresql": upstream}, "filter": {"rules": ["public.*"]}}
+    def run(self, **spec: Any) -> Any:
+        """A run of its changefeed, which goes on where the one before has ended. `spec`: as of changefeed_run."""
+        spec = reading(self.database, self.folder) | spec
         return changefeed_run(None, self.folder, self.case.storage, core=self.case.core, **spec)
 
     def write(self, rows: int) -> dict[str, Any]:
@@ -65,19 +64,38 @@ class _Bench:
         return {"ts": "", "rows": rows}
 
     def server_cpu_s(self) -> float:
-        """CPU seconds of the server's processes that live."""
-        first = psutil.Process(int((self.database.folder / "data" / "postmaster.pid").read_text().split()[0]))
-        return float(sum(sum(process.cpu_times()[:2]) for process in (first, *first.children())))
+        return server_cpu_s(self.database)
+
+
+def server_cpu_s(database: Postgresql) -> float:
+    """CPU seconds of the server's processes, those that have ended included."""
+    first = psutil.Process(int((database.folder / "data" / "postmaster.pid").read_text().split()[0]))
+    alive = sum(sum(process.cpu_times()[:2]) for process in first.children())
+    return float(sum(first.cpu_times()[:4]) + alive)
+
+
+def reading(database: Postgresql, folder: Path) -> dict[str, Any]:
+    """What the resource of a changefeed in that folder has of the upstream. The Secret is put there, too."""
+    for key, value in (("username", USER), ("password", PASSWORD)):
+        path = folder / "secrets" / "reader" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value)
+    reader = {"secretRef": {"name": "reader"}}
+    upstream = {"host": "127.0.0.1", "port": database.port, "database": "postgres", "credentials": reader}
+    return {"upstream": {"postgresql": upstream}, "filter": {"rules": ["public.*"]}}
 
 
 def _once(case: Case, rows: int, verify: bool) -> Once:
     with (
         tempfile.TemporaryDirectory(prefix="changefeed-bench-") as name,
-        running(USER, PASSWORD, of="newest") as database,
+        running(USER, PASSWORD, options=SERVER, of="newest") as database,
+        ExitStack() as held,
     ):
         database.query(*TABLES)
-        bench = _Bench(case, database, Path(name))
-        once = (_written if case.how == "written" else _waiting)(bench, rows)
+        if rows > _SHORT_ROWS:
+            held.enter_context(memory_in_use())
+        how = {"written": _written, "scan": _waiting, "copy": _copied}[case.how]
+        once = how(_Bench(case, database, Path(name)), rows)
         return replace(once, verified=_is_whole(once.run, rows) if verify else None)
 
 
@@ -85,9 +103,18 @@ def _waiting(bench: _Bench, rows: int) -> Once:
     with bench.run() as run:  # it makes the slot
         _is_normal(run)
         run.drain()
-    end = bench.write(rows)
-    with bench.run() as run:
+    return _to_the_end(bench, bench.write(rows))
+
+
+def _copied(bench: _Bench, rows: int) -> Once:
+    return _to_the_end(bench, bench.write(rows), initialCopy=True)
+
+
+def _to_the_end(bench: _Bench, end: dict[str, Any], **spec: Any) -> Once:
+    """All rows are committed, and it ends behind the last one."""
+    with bench.run(**spec) as run:
         served = bench.server_cpu_s()
+        _is_normal(run)
         _all_published(run)
         served = bench.server_cpu_s() - served
         run.drain()

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from cases import Case
-from measured import ROOT, Cluster, Location, Run, bench_cluster, changefeed_run, disk
+from measured import ROOT, Location, Run, bench_cluster, changefeed_run, disk
 from readers import FileReader, Reader, Times, TopicReader, own_lags, own_row_lags
 from results import Result
 
@@ -38,12 +38,22 @@ _COUNTED = {
 }
 
 
+class Upstream(Protocol):
+    """What is written to while it is watched. `cpu_s`: of its server, so far; else as of Cluster."""
+
+    def cpu_s(self) -> float: ...
+
+    def begin_workload(self) -> None: ...
+
+    def end_workload(self) -> dict[str, Any]: ...
+
+
 @dataclass
 class Watch:
     """Lags in ms, sampled; what was counted and used in between."""
 
     run: Run
-    upstream: Cluster
+    upstream: Upstream
     reader: Reader
     resolved_ms: list[float] = field(default_factory=list)
     checkpoint_ms: list[float] = field(default_factory=list)
@@ -119,29 +129,47 @@ def steady(case: Case, verify: bool) -> Result:
         with changefeed_run(
             upstream, Path(name), case.storage, location=sink.location, mode=case.mode, **sink.spec
         ) as run:
-            watch = Watch(run, upstream, sink.reader(run))
-            watch.until_caught_up()
-            if case.rate:
-                upstream.begin_workload()
-                time.sleep(_WARM_UP_S)
-                watch.until_caught_up()
-            after_ms = time.time() * 1000
-            rates = watch.sample(case.seconds)
-            until_ms = time.time() * 1000
-            if case.rate:
-                upstream.end_workload()
+            seen = watched(case, run, upstream, sink.reader(run))
             run.drain()
         verified = run.verify() if verify else None
-        row_lags = _row_lags(case, watch.reader, after_ms, until_ms)
-    return _result(case, run, watch, rates, verified, row_lags)
+        return result(case, run, seen, verified)
 
 
-def _row_lags(case: Case, reader: Reader, after_ms: float, until_ms: float) -> dict[str, dict[str, int]]:
+@dataclass(frozen=True)
+class Watched:
+    """`rates`: as of Watch.sample; it was watched from `after_ms` to `until_ms`, Unix ms."""
+
+    watch: Watch
+    rates: dict[str, float]
+    after_ms: float
+    until_ms: float
+
+
+def watched(case: Case, run: Run, upstream: Upstream, reader: Reader) -> Watched:
+    """Watch it, from when it has caught up; nothing is written any more afterwards."""
+    watch = Watch(run, upstream, reader)
+    watch.until_caught_up()
+    if case.rate:
+        upstream.begin_workload()
+        time.sleep(_WARM_UP_S)
+        watch.until_caught_up()
+    after_ms = time.time() * 1000
+    rates = watch.sample(case.seconds)
+    until_ms = time.time() * 1000
+    if case.rate:
+        upstream.end_workload()
+    return Watched(watch, rates, after_ms, until_ms)
+
+
+def _row_lags(case: Case, seen: Watched) -> dict[str, dict[str, int]]:
     """What `Result` has of rows, and of the changefeed's own share."""
+    reader, after_ms, until_ms = seen.watch.reader, seen.after_ms, seen.until_ms
     arrivals = reader.arrivals(after_ms, until_ms).values()
     which = "consumer_lag_ms" if case.store == "kafka" else "file_lag_ms"
     found = {which: _joined(each.lags for each in arrivals)}
-    if case.mode == "LowLatency" and case.resolved_s >= 1.0:  # so each resolved-ts becomes a checkpoint
+    if (
+        case.mode == "LowLatency" and case.resolved_s is not None and case.resolved_s >= 1.0
+    ):  # so each resolved-ts becomes a checkpoint
         found["own_row_lag_ms"] = _joined(own_row_lags(each, reader.published) for each in arrivals)
         found["own_lag_ms"] = own_lags(reader.published, after_ms, until_ms)
     return {name: percentiles(lags) for name, lags in found.items() if len(lags)}
@@ -151,19 +179,14 @@ def _joined(lags: Iterable[Times]) -> Times:
     return np.concatenate([*lags, np.empty(0)])
 
 
-def _result(
-    case: Case,
-    run: Run,
-    watch: Watch,
-    rates: dict[str, float],
-    verified: bool | None,
-    row_lags: dict[str, dict[str, int]],
-) -> Result:
+def result(case: Case, run: Run, seen: Watched, verified: bool | None) -> Result:
+    """When the run is over, while its sink is there."""
+    watch, rates = seen.watch, seen.rates
     stages = {name.removeprefix("cpu "): rate for name, rate in rates.items() if name.startswith("cpu ")}
     made = ("files", "segments", "plans", "log_records")
     return Result(
         name=case.name,
-        kind=case.kind,
+        kind="steady",
         verified=verified,
         rows=round(rates["rows"] * case.seconds),
         wall_s=case.seconds,
@@ -178,7 +201,7 @@ def _result(
         resolved_every_s=case.resolved_s,
         peak_rss_bytes=run.meter.peak_rss,
         peak_memory_bytes=run.meter.peak_memory._asdict(),
-        **row_lags,
+        **_row_lags(case, seen),
     )
 
 

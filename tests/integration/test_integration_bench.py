@@ -53,15 +53,17 @@ def test_a_throughput_case_is_verified_and_says_what_is_promised(case: str, tmp_
     assert "cat" in measured["baselines"]
 
 
-def test_rows_of_postgresql_are_compared_and_their_cpu_is_ours_alone(tmp_path: Path) -> None:
-    measured = run("bench.py", tmp_path / "bench.json", "--rows", "20000", "--case", "postgresql-csv-live")
+@pytest.mark.parametrize("case", ["postgresql-csv-live", "postgresql-copy-csv"])
+def test_rows_of_postgresql_are_compared_and_their_cpu_is_ours_alone(case: str, tmp_path: Path) -> None:
+    measured = run("bench.py", tmp_path / "bench.json", "--rows", "20000", "--case", case)
     assert (measured["kind"], measured["rows"]) == ("throughput", 40000)
     assert measured["cluster_cpu_s_per_mrow"] > 0
     assert measured["marginal"].keys() == {"cpu_s_per_mrow", "user", "kernel", "stages"}
 
 
-def test_a_lag_case_is_verified_and_says_what_is_promised(tmp_path: Path) -> None:
-    options = ("--case", "lag-1k-LowLatency-disk", "--rows", "1600", "--seconds", "10")
+@pytest.mark.parametrize("case", ["lag-1k-LowLatency-disk", "postgresql-lag-1k-LowLatency-disk"])
+def test_a_lag_case_is_verified_and_says_what_is_promised(case: str, tmp_path: Path) -> None:
+    options = ("--case", case, "--rows", "1600", "--seconds", "5")
     measured = run("bench.py", tmp_path / "bench.json", *options)
     for lag in (measured["lag_ms"], measured["file_lag_ms"], measured["resolved_lag_ms"]):
         assert lag.keys() == {"p50", "p99", "p999", "max"}

@@ -22,7 +22,7 @@ from changefeed.upstream.postgresql.copies import cuts, initial_copy
 from changefeed.upstream.postgresql.copies.table_reader import TableReader
 from changefeed.upstream.postgresql.feed import SlotFeed
 from changefeed.upstream.postgresql.reading import copy_out
-from changefeed.upstream.postgresql.schema.catalog import read_published
+from changefeed.upstream.postgresql.schema.catalog import ReadableTable, read_published
 from changefeed.upstream.postgresql.server import PostgresqlSession
 from changefeed.upstream.postgresql.slot.lease import SlotLease
 from integration_postgresql import PROGRAMS, Postgresql, reached, running
@@ -291,10 +291,12 @@ async def test_a_row_that_is_read_is_byte_for_byte_what_the_stream_has_of_it(
         assert {row["key"]: row["old_value"] for row in heard.rows} == read
 
 
+@pytest.mark.parametrize(("transaction_s", "transactions"), [(0.0, 3), (600.0, 1)], ids=["one-each", "one-for-several"])
 async def test_a_chunk_that_is_held_is_read_again_and_one_that_was_told_is_not(
-    newest: Postgresql, monkeypatch: pytest.MonkeyPatch
+    transaction_s: float, transactions: int, newest: Postgresql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promise: also by another feed, though all rows are other ones by then. An open transaction is waited for."""
+    monkeypatch.setattr(initial_copy, "TRANSACTION_S", transaction_s)
     monkeypatch.setattr(cuts, "CHUNK_ROWS", 10)
     monkeypatch.setattr(initial_copy, "SAID_FROM", 2)
     place = Place(
@@ -332,12 +334,21 @@ async def test_a_chunk_that_is_held_is_read_again_and_one_that_was_told_is_not(
             await heard.until(lambda: copy.from_ts + 2 in heard.resolved[1])
     newest.query("UPDATE t SET id = -id", "INSERT INTO t SELECT n, 'newer' FROM generate_series(1, 40) n")
     again = Heard()
+    begins: list[int] = []
+    begin = TableReader.begin
+
+    def counted(reader: TableReader, table: int, seen: int) -> ReadableTable:
+        begins.append(table)
+        return begin(reader, table, seen)
+
+    monkeypatch.setattr(TableReader, "begin", counted)
     async with place.feed(again) as second:
         second.subscribe(1, table, b"", b"", copy.from_ts + 2, copy)
         now = (await place.begin("t"))[1].ts
         await again.until(lambda: again.reached(now))
     assert {row["commit_ts"] - copy.from_ts for row in again.rows if not row["start_ts"]} == {3, 4, 5}
     assert again.resolved[1][:4] == [copy.from_ts + n for n in (3, 4, 5)] + [copy.ts]
+    assert len(begins) == transactions
     read = {(row["commit_ts"], row["key"], row["value"]) for row in heard.rows + again.rows if not row["start_ts"]}
     assert sorted(cells(value) for _, _, value in read) == sorted((str(n), "old") for n in range(1, 41))
 

@@ -122,10 +122,13 @@ def test_lags_stand_beside_one_another_by_mode_and_resolved_ts() -> None:
     lag = {"p50": 1000, "p99": 2000, "p999": 3000, "max": 3000}
     files = replace(SLOW, name="lag-1k-LowLatency-disk", resolved_every_s=1.0, file_lag_ms=lag, own_row_lag_ms=lag)
     topic = replace(SLOW, name="lag-1k-LowLatency-kafka", resolved_every_s=1.0, consumer_lag_ms={**lag, "p50": 900})
-    said = page.page(report(files, topic, replace(files, name="lag-1k-Throughput-disk")), ".")
+    commit = {"resolved_every_s": None, "own_row_lag_ms": None}
+    slot = [replace(each, name=f"postgresql-{each.name}", **commit) for each in (files, topic)]
+    said = page.page(report(files, topic, *slot, replace(files, name="lag-1k-Throughput-disk")), ".")
     rows = [line for line in said.splitlines() if line.startswith(("| LowLatency", "| Throughput"))]
     assert rows == [
         "| LowLatency | 1 s | 1,000 / 2,000 | 900 / 2,000 | 10 / 30 | 10 / 30 | 1,000 / 2,000 |  |",
+        "| LowLatency, PostgreSQL | commit | 1,000 / 2,000 | 900 / 2,000 | 10 / 30 | 10 / 30 |  |  |",
     ], "of Throughput there is no topic"
 
 

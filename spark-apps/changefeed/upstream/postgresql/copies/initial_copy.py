@@ -6,7 +6,8 @@ All other rows are as they have been read. So a chunk is
 
 1. a transaction whose snapshot has all up to the copy's ts (TableReader.begin): a transaction is in the WAL, and in the
    stream, a moment before others see what it has done;
-2. a position that is behind all that the snapshot has, which the stream must have passed;
+2. a position that is behind all that the snapshot has, which the stream must have passed: the chunks of a moment share
+   it, and the transaction;
 3. the rows that are read, but for those whose keys the stream has changed above the copy's ts;
 4. of those keys the rows that were there before.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -46,6 +48,17 @@ _Rows = tuple[pa.BinaryArray, pa.BinaryArray]
 
 #: How many attempts in a row fail before that is said.
 SAID_FROM = 8
+#: No chunk begins in a transaction that is so old: who alters the table waits for it, and so does VACUUM.
+TRANSACTION_S = 2.0
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A transaction that the stream has passed. `whose`: subscription and turn; `until`: chunks begin in it."""
+
+    whose: tuple[int, int]
+    until: float
+    table: ReadableTable
 
 
 class InitialCopies:
@@ -73,6 +86,7 @@ class InitialCopies:
         self._changes: dict[int, tuple[int, FirstChanges]] = {}  # by subscription, with its turn
         self._emptied: dict[int, int] = {}  # subscription and turn of tables without old rows
         self._seen: dict[int, int] = {}  # by subscription: what `TableReader.begin` must see
+        self._open: _Open | None = None
         self._failures = FailuresInARow(SAID_FROM)
 
     @property
@@ -125,6 +139,8 @@ class InitialCopies:
                 self._changed.clear()
                 self._forget()
                 if (copying := self._subscriptions.next_copy()) is None:
+                    if self._open is not None:
+                        await self._close()
                     await self._changed.wait()
                 else:
                     await self._try(copying)
@@ -137,16 +153,16 @@ class InitialCopies:
         try:
             is_whole = await self._go_on(copying)
         except (Transient, Unavailable, Refused, ProtocolViolation) as error:
-            await self._in_thread(self._reader.close)
+            await self._close()
             await self._pause(error)
         except ChangefeedError as error:
-            await self._in_thread(self._reader.close)
+            await self._close()
             if self._subscriptions.is_copying(copying):
                 await self._failed(copying.sub_id, error)
         else:
             self._failures.end()
             if not is_whole:
-                await self._in_thread(self._reader.close)
+                await self._close()
 
     async def _pause(self, error: ChangefeedError) -> None:
         self._metrics.errors["copy"] += 1
@@ -156,6 +172,7 @@ class InitialCopies:
         """Whether the next chunk is whole, or the end is."""
         chunks = copying.copy.chunks(copying.sent_ts)
         if not chunks:
+            await self._end()
             self._subscriptions.sent(copying.sub_id, copying.copy.ts)
             self._subscriptions.copied(copying.sub_id)
             self._changes.pop(copying.sub_id, None)
@@ -167,24 +184,45 @@ class InitialCopies:
         return False
 
     async def _chunk(self, copying: Copying, chunk: CopyChunk) -> bool:
-        if copying.sub_id not in self._seen:
-            self._seen[copying.sub_id] = await self._in_thread(self._reader.xid)
-        table = await self._in_thread(self._reader.begin, copying.table, self._seen[copying.sub_id])
-        _check_defined(table, copying.copy)
-        behind = await self._anchor()
-        while self._subscriptions.is_copying(copying) and self._lsn < behind:
-            self._changed.clear()
-            await self._changed.wait()
-        if not self._subscriptions.is_copying(copying):
+        if (table := await self._begin(copying)) is None:
             return False
+        _check_defined(table, copying.copy)
         former = self._changes_of(copying).of(chunk.start, chunk.end)
         self._check_known(copying, table, former)
         parts = self._reader.rows(chunk.start, chunk.end)
         while (rows := await self._in_thread(_next_of, parts, former)) is not None:
             if not await self._hand_on(copying, chunk, rows):
                 return False
-        await self._in_thread(self._reader.end)
         return await self._hand_on(copying, chunk, former.there())
+
+    async def _begin(self, copying: Copying) -> ReadableTable | None:
+        """Its table in a transaction that the stream has passed; None: it is not its turn any more."""
+        whose = copying.sub_id, copying.turn
+        if self._open is not None and self._open.whose == whose and self._clock.monotonic() < self._open.until:
+            return self._open.table
+        await self._end()
+        if copying.sub_id not in self._seen:
+            self._seen[copying.sub_id] = await self._in_thread(self._reader.xid)
+        until = self._clock.monotonic() + TRANSACTION_S
+        table = await self._in_thread(self._reader.begin, copying.table, self._seen[copying.sub_id])
+        behind = await self._anchor()
+        while self._subscriptions.is_copying(copying) and self._lsn < behind:
+            self._changed.clear()
+            await self._changed.wait()
+        if not self._subscriptions.is_copying(copying):
+            return None
+        self._open = _Open(whose, until, table)
+        return table
+
+    async def _end(self) -> None:
+        """The transaction, if there is one."""
+        if self._open is not None:
+            self._open = None
+            await self._in_thread(self._reader.end)
+
+    async def _close(self) -> None:
+        self._open = None
+        await self._in_thread(self._reader.close)
 
     def _check_known(self, copying: Copying, table: ReadableTable, former: FormerRows) -> None:
         if self._emptied.get(copying.sub_id) == copying.turn:

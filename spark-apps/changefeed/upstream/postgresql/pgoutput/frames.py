@@ -61,26 +61,40 @@ class CopyStream:
         if self._size < self._wanted:
             return _messages(b"", np.zeros(1, np.int64))
         whole = data if self._size == len(data) else b"".join(self._pieces)
-        seen = _seen(whole)
-        walked, length = walk(whole, int(seen[-1]))
-        bounds = np.append(seen[:-1], np.array(walked, np.int64))
+        bounds, length = bounds_of(whole, _looks(whole))
         end = int(bounds[-1])
         self._pieces, self._size = ([whole[end:]] if end < len(whole) else []), len(whole) - end
         self._wanted = _HEAD if length is None else 1 + length
         return _messages(whole, bounds)
 
 
-def _seen(data: bytes) -> Ints:
-    """Where messages begin, from the first on, as far as what looks like a message is one; each ends at the next."""
+def _looks(data: bytes) -> Ints:
+    """What looks like the beginning of a message with changes or a keep-alive."""
+    looks = copy_data(data)
+    inner = np.frombuffer(data, np.uint8)[looks + _HEAD]
+    found: Ints = looks[(inner == _XLOG_DATA) | (inner == KEEP_ALIVE)]
+    return found
+
+
+def copy_data(data: bytes) -> Ints:
+    """What looks like the beginning of CopyData that is shorter than 16 MiB, and has a body."""
     view = np.frombuffer(data, np.uint8)
-    looks: Ints = np.flatnonzero(view[:-_HEAD] == _COPY_DATA)
-    inner = view[looks + _HEAD]
-    looks = looks[(view[looks + 1] == 0) & ((inner == _XLOG_DATA) | (inner == KEEP_ALIVE))]  # few lengths begin else
-    lengths = np.ndarray((max(len(data) - 3, 0),), ">u4", buffer=data, strides=(1,))[looks + 1]
-    chained = looks[:-1] + 1 + lengths[:-1].astype(np.int64) == looks[1:]
-    if not len(looks) or looks[0]:
-        return np.zeros(1, np.int64)
-    return looks if chained.all() else looks[: int(chained.argmin()) + 1]
+    found: Ints = np.flatnonzero((view[:-_HEAD] == _COPY_DATA) & (view[1 : 1 - _HEAD] == 0))
+    return found
+
+
+def bounds_of(data: bytes, looks: Ints) -> tuple[Ints, int | None]:
+    """Where whole messages begin, and the last of them ends; the length of what follows, if known.
+
+    `looks`: where they may begin, in order: as far as each ends at the next, they do.
+    """
+    seen = np.zeros(1, np.int64)
+    if len(looks) and not looks[0]:
+        lengths = np.ndarray((len(data) - 3,), ">u4", buffer=data, strides=(1,))[looks + 1]
+        chained = looks[:-1] + 1 + lengths[:-1].astype(np.int64) == looks[1:]
+        seen = looks if chained.all() else looks[: int(chained.argmin()) + 1]
+    walked, length = walk(data, int(seen[-1]))
+    return np.append(seen[:-1], np.array(walked, np.int64)), length
 
 
 def walk(data: bytes, at: int = 0) -> tuple[list[int], int | None]:

@@ -1,6 +1,7 @@
 """What COPY writes of a query: whole lines in large pieces, from a session's socket.
 
-The server sends a message for each row, so the client library would take a step in Python for each.
+The server sends a message for each row, so the client library would take a step in Python for each. Text has no zeros,
+so what looks like the beginning of a message is one, but for lengths in which the bytes are that begin it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from changefeed.upstream.binary_view import take_slices
 from changefeed.upstream.postgresql.failures import lost
-from changefeed.upstream.postgresql.pgoutput.frames import walk
+from changefeed.upstream.postgresql.pgoutput.frames import bounds_of, copy_data
 from changefeed.upstream.postgresql.server import PostgresqlSession
 from changefeed.upstream.postgresql.slot.replication import error_of
 
@@ -52,9 +53,9 @@ def _bodies(session: PostgresqlSession, message: bytes) -> Iterator[bytes]:
                 pieces.append(piece)
                 size += len(piece)
             data = b"".join(pieces)
-            bounds, length = walk(data)
+            bounds, length = bounds_of(data, copy_data(data))
             pieces, wanted = [data[bounds[-1] :]], _HEAD if length is None else 1 + length
-            starts, ends = np.array(bounds[:-1], np.int32), np.array(bounds[1:], np.int32)
+            starts, ends = bounds[:-1].astype(np.int32), bounds[1:].astype(np.int32)
             is_data = np.frombuffer(data, np.uint8)[starts] == _DATA
             if is_data.any():
                 rows = take_slices(pa.py_buffer(data), starts[is_data] + _HEAD, ends[is_data], None)

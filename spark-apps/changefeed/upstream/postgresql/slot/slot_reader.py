@@ -116,6 +116,7 @@ class SlotReader:
         self._looked_to: int | None = None
         self.common_ts = None
         self._received = self._confirmed = 0
+        self._awaited = 0  # a position: who waits for it does not want more to be gathered
         self._moved, self._emitted = time.monotonic(), float("-inf")
 
     def look(self) -> bool:
@@ -158,7 +159,8 @@ class SlotReader:
         assert self._replication is not None, "it is open"
         self._wanted = wanted
         self._move_on()
-        arrived = self._stream.take(self._replication.read(_WAIT_S, self._gather_s))
+        gather_s = self._gather_s if self._chain.lsn >= self._awaited else 0.0
+        arrived = self._stream.take(self._replication.read(_WAIT_S, gather_s))
         for reply in arrived.replies:
             if error := error_of(str(self._server), reply.kind, reply.body):
                 raise error
@@ -179,7 +181,8 @@ class SlotReader:
         if self._session is None:
             raise Transient(f"{self._server}: its stream is not read now.", "It is begun again.")
         ((_, lsn),) = self._session.rows(anchors.EMIT)
-        return lsn_of(lsn)
+        self._awaited = lsn_of(lsn)
+        return self._awaited
 
     def _connected(self, session: PostgresqlSession, born_us: int) -> Replication:
         until = time.monotonic() + _BUSY_S
