@@ -145,6 +145,7 @@ bench: $(STAMP) classes ## run benchmarks; writes bench/out/bench.json and bench
 evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/results/ for committing
 	$(PY) bench/bench.py --out bench/results/bench.json
 	$(PY) bench/bench.py $(foreach mode,LowLatency Throughput,$(foreach every,kafka kafka-200ms,--case lag-1k-$(mode)-$(every))) --case postgresql-lag-1k-LowLatency-kafka --out bench/results/bench.json
+	$(PY) bench/debezium.py --out bench/results/postgresql_debezium.json
 	$(PY) bench/page.py
 	$(PY) bench/ddl_lag.py --out bench/results/ddl_lag.json
 	$(PY) bench/large_transaction.py --out bench/results/large_transaction.json

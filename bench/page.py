@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -46,6 +47,7 @@ def page(report: dict[str, Any], where: str) -> str:
         _HEAD,
         _machine(report),
         _throughput(runs, where),
+        _beside_debezium(report.get("debezium")),
         _lateness(runs),
         _steady(runs, where),
         _restart(runs),
@@ -95,6 +97,43 @@ def _throughput(runs: Sequence[Run], where: str) -> str:
             "| | rows/s | CPU-s per million rows | cores when idle |\n|---|---:|---:|---:|\n",
             "\n".join(peers),
             "\n\n",
+        ]
+    )
+
+
+def _beside_debezium(runs: Sequence[Run] | None) -> str:
+    """What bench/debezium.py has measured: pairs of runs, ours first."""
+    if not runs:
+        return ""
+    ours, theirs = runs[::2], runs[1::2]
+    version, settings = theirs[0]["name"].split()[1], theirs[0]["settings"]
+    said = ", ".join(f"`{name}` {value}" for name, value in settings.items() if name != "java")
+    times = [mine["cpu_s_per_mrow"] / other["cpu_s_per_mrow"] for mine, other in zip(ours, theirs, strict=True)]
+    lines = []
+    for name, each in (("changefeed, csv", ours), (f"Debezium {version}, JSON", theirs)):
+        cells = [
+            _number(statistics.median(run["rows_per_s"] for run in each), 0),
+            *(
+                f"{_number(statistics.median(values))} ({_number(min(values))} to {_number(max(values))})"
+                for values in ([run[name] for run in each] for name in ("cpu_s_per_mrow", "cpu_s_per_mrow_with_start"))
+            ),
+            _number(statistics.median(run["peak_memory_bytes"] for run in each) / (1 << 20), 0),
+            _number(statistics.median(run["bytes_out"] / run["rows"] for run in each), 0),
+        ]
+        lines.append("| " + " | ".join([name, *cells]) + " |\n")
+    commits = ", ".join(sorted({run["commit"] for run in runs}))
+    return "".join(
+        [
+            f"Debezium's embedded engine on the same machine, in turns, {len(times)} pairs of runs at {commits} "
+            "([bench/debezium.py](../bench/debezium.py)): rows of four columns wait in a slot of a PostgreSQL 18, and "
+            "come as csv files here, there as lines of JSON without schemas in one file "
+            f"({said}, `{settings['java']}`; no Kafka, no fsync). Medians, and of CPU the least and "
+            "the most of the pairs:\n\n"
+            "| | rows/s | CPU-s per million rows | CPU-s with startup | memory, MiB | bytes written per row |\n"
+            "|---|---:|---:|---:|---:|---:|\n",
+            *lines,
+            f"\nThe changefeed takes {statistics.median(times):.3f} times Debezium's CPU, by pair "
+            f"{min(times):.3f} to {max(times):.3f}.\n\n",
         ]
     )
 
@@ -276,10 +315,12 @@ def _picture(name: str, words: str, where: str) -> str:
 
 
 def read(results: Path) -> dict[str, Any]:
-    """What a folder has: bench.json, under "profile" what bench/shares.py has written, under "databases" the sinks'."""
+    """What a folder has: bench.json, and what other programs have measured, under names of its own."""
     report: dict[str, Any] = json.loads((results / "bench.json").read_text())
     if (profile := results / "profile.json").exists():
         report["profile"] = json.loads(profile.read_text())
+    if (debezium := results / "postgresql_debezium.json").exists():
+        report["debezium"] = json.loads(debezium.read_text())["runs"]
     if (databases := results / "database_sinks.txt").exists():
         report["databases"] = databases.read_text()
     return report
