@@ -138,6 +138,7 @@ def _beside(reader: DebeziumReader, world: World, snapshot: str) -> Iterator[sub
         "decimal_handling_mode": "string",
         "include_unknown_datatypes": "true",
         "interval_handling_mode": "string",
+        "message_prefix_exclude_list": "changefeed",
         "skipped_operations": "none",
     }
     with reader.start(world.database, world.folder / "debezium", _LAST, **options) as theirs:

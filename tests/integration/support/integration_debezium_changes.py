@@ -6,14 +6,15 @@ Debezium tells each change, the files each row's in a transaction once: so sever
 | type of Debezium | of Debezium | of the files |
 | --- | --- | --- |
 | boolean | true, false | 1, 0 |
-| int16, int32, int64, string, Json, Uuid, Enum | as it is | the same as text |
+| int16, int32, int64, Json, Uuid, Enum | as it is | the same as text |
+| string | as it is | the same, money without $ and commas |
 | float, double, also as strings (NaN) | the number | its text, to the nearest |
 | Date | days since 1970 | ISO 8601 |
 | Timestamp, MicroTimestamp | ms, µs since 1970 | ISO 8601 without a zone |
 | ZonedTimestamp | ISO 8601 | the same in UTC, without a zone |
 | Time, MicroTime | ms, µs | hours, minutes and seconds |
 | ZonedTime | in UTC | with the offset that was written |
-| Interval | ISO 8601 | the same |
+| Interval | ISO 8601 with all parts | ISO 8601 without those that are 0 |
 | Bits | bytes, the lowest first | a number; above 64 bits and of varbit, the bits |
 | Point | x and y | (x,y) |
 | array | a list | {...} as PostgreSQL writes it |
@@ -40,6 +41,7 @@ _EPOCH = datetime(1970, 1, 1)
 _LONGEST_NUMBER = 64
 _NUMBER = re.compile(r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?")
 _GEOMETRIC = re.compile(r"[][(){}<>,.0-9eE+-]*[][(){}<>][][(){}<>,.0-9eE+-]*")
+_MONEY, _PART = re.compile(r"-?[$][0-9,]+[.][0-9]{2}"), re.compile(r"(-?[0-9.]+)([A-Z])")
 _OF_ARRAY = re.compile(r'[{},]|"((?:[^"\\]|\\.)*)"|[^{},"]+')
 
 
@@ -185,6 +187,17 @@ def _bits(column: dict[str, Any]) -> Callable[[str], int]:
     return lambda text: int(text, 10 if is_number else 2)
 
 
+def _interval(text: str) -> dict[str, float]:
+    """By its units; those of a clock begin with T."""
+    days, _, clock = text.removeprefix("P").partition("T")
+    parts = _PART.findall(days) + [(number, f"T{unit}") for number, unit in _PART.findall(clock)]
+    return {unit: float(number) for number, unit in parts if float(number)}
+
+
+def _plain(text: str) -> str:
+    return re.sub("[$,]", "", text) if _MONEY.fullmatch(text) else text
+
+
 def _moment(since_epoch: timedelta) -> str:
     return (_EPOCH + since_epoch).isoformat(" ", "microseconds")
 
@@ -222,7 +235,9 @@ def _point(text: str) -> tuple[float, ...]:
 #: By the last part of Debezium's semantic type, or else Connect's type.
 _FORMS: dict[str, Form] = {
     "boolean": Form(lambda value: str(int(value)), _same),
-    **dict.fromkeys(("int16", "int32", "int64", "string"), Form(_same, _same)),
+    **dict.fromkeys(("int16", "int32", "int64"), Form(_same, _same)),
+    "string": Form(_plain, _plain),
+    "Interval": Form(_interval, _interval),
     "float": Form(lambda value: repr(np.float32(value)), lambda text: repr(np.float32(text))),
     "double": Form(lambda value: repr(float(value)), lambda text: repr(float(text))),
     "Date": Form(lambda days: (_EPOCH.date() + timedelta(days)).isoformat(), _same),

@@ -15,6 +15,7 @@ VERSION = "3.6.1.Final"
 SLOT, PUBLICATION = "debezium", "debezium"
 NEW_SLOT = f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')"
 _SOURCE = Path(__file__).parent / "debezium" / "DebeziumReader.java"
+_JAVA = ("-Duser.timezone=UTC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 _PROPERTIES = {
     "name": "debezium",
     "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -53,8 +54,7 @@ class DebeziumReader:
         more = {name.replace("_", "."): value for name, value in properties.items()}
         lines = [f"{name}={value}" for name, value in (_PROPERTIES | of_server | more).items()]
         (folder / "properties").write_text("\n".join(lines))
-        level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        command = [java_tool("java"), *java, level, leaves_in(folder), "-cp", self.class_path, "DebeziumReader"]
+        command = [java_tool("java"), *java, *_JAVA, leaves_in(folder), "-cp", self.class_path, "DebeziumReader"]
         with (folder / "log").open("wb") as log:
             arguments = [folder / "properties", folder / "changes", last]
             return subprocess.Popen([*command, *arguments], stdout=log, stderr=log)

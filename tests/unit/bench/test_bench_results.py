@@ -132,6 +132,21 @@ def test_lags_stand_beside_one_another_by_mode_and_resolved_ts() -> None:
     ], "of Throughput there is no topic"
 
 
+def test_another_product_stands_beside_by_pairs_of_runs() -> None:
+    def run(name: str, cpu_s: float) -> page.Run:
+        cpu = {"cpu_s_per_mrow": cpu_s, "cpu_s_per_mrow_with_start": cpu_s + 1}
+        sizes = {"rows": 10, "rows_per_s": 5000, "peak_memory_bytes": 2 << 20, "bytes_out": 700}
+        return {"name": name, "commit": "abc", "settings": {"max.batch.size": "8", "java": "-Xmx1g"}, **cpu, **sizes}
+
+    pairs = ((2.0, 20.0), (1.0, 40.0), (3.0, 20.0))
+    runs = [run(name, cpu) for pair in pairs for name, cpu in zip(("changefeed", "debezium 3.6.1"), pair, strict=True)]
+    said = page.page({**report(FAST), "debezium": runs}, ".").splitlines()
+    assert "| changefeed, csv | 5,000 | 2.00 (1.00 to 3.00) | 3.00 (2.00 to 4.00) | 2 | 70 |" in said
+    assert "| Debezium 3.6.1, JSON | 5,000 | 20.00 (20.00 to 40.00) | 21.00 (21.00 to 41.00) | 2 | 70 |" in said
+    assert "The changefeed takes 0.100 times Debezium's CPU, by pair 0.025 to 0.150." in said
+    assert any("`max.batch.size` 8, `-Xmx1g`; no Kafka" in line for line in said)
+
+
 def test_a_page_without_a_kind_has_no_picture_of_it() -> None:
     runs = report(SLOW)
     assert set(page.pictures(runs)) == {"lag"}
