@@ -7,7 +7,7 @@ Debezium tells each change, the files each row's in a transaction once: so sever
 | --- | --- | --- |
 | boolean | true, false | 1, 0 |
 | int16, int32, int64, Json, Uuid, Enum | as it is | the same as text |
-| string | as it is | the same, money without $ and commas |
+| string | as it is; a NaN is NAN, and a negative scale 2046 digits | as it is; money with $ and commas |
 | float, double, also as strings (NaN) | the number | its text, to the nearest |
 | Date | days since 1970 | ISO 8601 |
 | Timestamp, MicroTimestamp | ms, µs since 1970 | ISO 8601 without a zone |
@@ -27,7 +27,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -42,6 +42,7 @@ _LONGEST_NUMBER = 64
 _NUMBER = re.compile(r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?")
 _GEOMETRIC = re.compile(r"[][(){}<>,.0-9eE+-]*[][(){}<>][][(){}<>,.0-9eE+-]*")
 _MONEY, _PART = re.compile(r"-?[$][0-9,]+[.][0-9]{2}"), re.compile(r"(-?[0-9.]+)([A-Z])")
+_ZEROS = f".{2046 * '0'}"
 _OF_ARRAY = re.compile(r'[{},]|"((?:[^"\\]|\\.)*)"|[^{},"]+')
 
 
@@ -67,8 +68,7 @@ def told_by_debezium(changes: Path, leave_out: str) -> tuple[list[Transaction], 
     """In the order of their commits, without those of a table."""
     found: dict[int, list[Transaction]] = {}
     forms: Forms = {}
-    for line in changes.open():
-        message = json.loads(line)
+    for message in _messages(changes):
         told, table = message["payload"], message["payload"]["source"]["table"]
         if table == leave_out:
             continue
@@ -85,6 +85,11 @@ def told_by_debezium(changes: Path, leave_out: str) -> tuple[list[Transaction], 
         if first is not None or after is not None:
             parts[-1].rows[key] = first, after
     return [part for parts in found.values() for part in parts if part.truncated or part.rows], forms
+
+
+def _messages(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open() as lines:
+        yield from map(json.loads, lines)
 
 
 def _rows(message: dict[str, Any], table: str, forms: Forms) -> list[Row | None]:
@@ -113,8 +118,7 @@ def told_by_files(lake: Path, leave_out: str, forms: Forms) -> list[Transaction]
                 assert schema["TableVersion"] not in found
                 found[schema["TableVersion"]] = Transaction(truncated=folder.name)
         for path in folder.rglob("CDC*.json"):
-            for line in path.read_text().splitlines():
-                message = json.loads(line)
+            for message in _messages(path):
                 told, (row,) = message["type"], message["data"]
                 before = row if told == "DELETE" else message["old"] and message["old"][0]
                 sides = [_of_texts(side, folder.name, forms) for side in (before, None if told == "DELETE" else row)]
@@ -195,7 +199,10 @@ def _interval(text: str) -> dict[str, float]:
 
 
 def _plain(text: str) -> str:
-    return re.sub("[$,]", "", text) if _MONEY.fullmatch(text) else text
+    """What both say of numeric and money; other text as it is."""
+    if _MONEY.fullmatch(text):
+        return re.sub("[$,]", "", text)
+    return "NaN" if text == "NAN" else text.removesuffix(_ZEROS)
 
 
 def _moment(since_epoch: timedelta) -> str:
