@@ -17,6 +17,7 @@ STAMP := .venv/.made
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 UV := VIRTUAL_ENV=.venv .venv/bin/uv
 TOPICS := $(PY) tests/consumers/consumers_topic_reference.py
+POSTGRESQL_TYPES := $(PY) tests/consumers/consumers_postgresql_types.py
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
 CODE := spark-apps devcluster operator tests bench examples images deploy
 
@@ -85,6 +86,7 @@ generate: $(STAMP) ## generate Python from .proto files, and the CRD and referen
 	$(call protoc,spark-apps)
 	$(PY) -m changefeed.cli.generated .
 	$(TOPICS) docs/reference/topics.md
+	$(POSTGRESQL_TYPES) docs/reference/postgresql-types.md
 
 check-generated: $(STAMP) ## fail if a checked-in generated file is out of date
 	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
@@ -97,8 +99,11 @@ check-generated: $(STAMP) ## fail if a checked-in generated file is out of date
 		diff -u "$${file#"$$fresh/made/"}" "$$file" \
 			|| { echo "$${file#"$$fresh/made/"} does not match the code: run make generate." >&2; exit 1; }; \
 	done; \
-	$(TOPICS) "$$fresh/topics.md"; diff -u docs/reference/topics.md "$$fresh/topics.md" \
-		|| { echo "docs/reference/topics.md does not match the code: run make generate." >&2; exit 1; }
+	$(TOPICS) "$$fresh/topics.md"; $(POSTGRESQL_TYPES) "$$fresh/postgresql-types.md"; \
+	for page in topics postgresql-types; do \
+		diff -u docs/reference/$$page.md "$$fresh/$$page.md" \
+			|| { echo "docs/reference/$$page.md does not match the code: run make generate." >&2; exit 1; }; \
+	done
 
 manifests: $(STAMP) ## generate the kustomize base and OLM bundle in deploy/ from the chart; test-cluster checks them
 	@$(PY) tests/cluster/cluster_programs.py helm

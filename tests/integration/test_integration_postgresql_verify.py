@@ -22,8 +22,8 @@ from changefeed.upstream.postgresql.reading import snapshot
 from changefeed.upstream.postgresql.reading.snapshot import DatabaseSnapshot
 from changefeed.verify.choice import verify_sink
 from changefeed.verify.result import SnapshotVerdict
-from changefeed.verify.snapshot import report
-from changefeed.verify.snapshot.standing import read_standing
+from changefeed.verify.snapshot import reached, report
+from changefeed.verify.snapshot.standing import InFiles, read_standing
 from changefeed.verify.storage.report import open_folder, sink_of
 from integration_inprocess import Run
 from integration_postgresql import running
@@ -190,7 +190,7 @@ def harmed(world: World, snapshot: DatabaseSnapshot) -> Found:
     store = open_folder(sink)
     published, found = checkpoint(store), Found()
     with scratch_database() as db:
-        standing = read_standing(snapshot, db, "UTC", NoProgress())
+        standing = read_standing(snapshot, db, InFiles("UTC"), NoProgress())
         rests = replace(standing, after_ts=published, before_ts=published)
         for name, (path, harm, count, said) in harms(world.lake).items():
             before = path.read_bytes()
@@ -263,7 +263,7 @@ async def test_rows_that_change_meanwhile_are_no_fault(world: World) -> None:
 async def test_a_changefeed_that_does_not_run_can_not_be_verified(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "STANDS_STILL_S", 0.0)
+    monkeypatch.setattr(reached, "STANDS_STILL_S", 0.0)
     run = await begun(world)
     await asyncio.to_thread(Bank(world.database).open)
     await run.killed()

@@ -446,6 +446,14 @@ class Access(Protocol):
         """By which people know it."""
         ...
 
+    @property
+    def has_history(self) -> bool:
+        """Whether rows can be read as they were at an earlier ts, and every change since one.
+
+        If not, what a sink has can only be compared with the tables as they stand.
+        """
+        return True
+
     def of_cluster(self, cluster_id: int) -> Access:
         """The same, of that one only: `connect` refuses another. 0: whichever it is."""
         ...

@@ -1,4 +1,8 @@
-"""The kinds of sinks that can be verified, and the verifier for a changefeed's."""
+"""The kinds of sinks that can be verified, and the verifier for a changefeed's.
+
+Files and topics have each change, and are held against the upstream's history; without one they are replayed, and held
+against its tables as they stand. Tables of rows are compared in one way, whichever oracle there is (verify.tables).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from changefeed.errors import InvalidSpec
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import ReadingProgress
 from changefeed.spec.model import Changefeed
+from changefeed.upstream.choice import access_of
 from changefeed.verify.result import Verdict
 
 
@@ -16,7 +21,7 @@ async def verify_sink(
 ) -> Verdict:
     """`conserved`: of files alone. Raises NotVerifiable, InvalidSpec."""
     kind = changefeed.spec.sink.kind
-    has_history = changefeed.spec.upstream.postgresql is None
+    has_history = access_of(changefeed, secrets_dir).has_history
     if conserved is not None and kind != "storage":
         raise InvalidSpec("--conserved", f"{conserved!r}; allowed: none for sink.{kind}, only for sink.storage")
     if conserved is not None and not has_history:
@@ -43,6 +48,10 @@ async def verify_sink(
             from changefeed.verify.kafka import avro_report as avro
 
             return await avro.verify(changefeed, secrets_dir, progress)
+        case "kafka" if not has_history:
+            from changefeed.verify.kafka import replayed_report as replayed
+
+            return await replayed.verify(changefeed, secrets_dir, progress)
         case "kafka":
             from changefeed.verify.kafka import report as kafka
 

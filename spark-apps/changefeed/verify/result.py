@@ -117,8 +117,8 @@ class RowsVerdict(Verdict):
 
 
 @dataclass
-class MessagesVerdict(ChangesVerdict):
-    """The verdict on topics. `repeated`: rows that stand there again where that is allowed; a `duplicate` is not."""
+class TopicsVerdict(Verdict):
+    """What is said of topics. `repeated`: rows that stand there again where that is allowed; a `duplicate` is not."""
 
     topics: int = 0
     partitions: int = 0
@@ -126,3 +126,17 @@ class MessagesVerdict(ChangesVerdict):
     repeated: int = 0
     early: int = 0  # rows behind a resolved-ts that is not below theirs
     went_back: int = 0  # a resolved-ts behind a higher one
+
+
+@dataclass
+class MessagesVerdict(ChangesVerdict, TopicsVerdict):
+    """The verdict on topics, by the upstream's history."""
+
+
+@dataclass
+class TopicRowsVerdict(RowsVerdict, TopicsVerdict):
+    """The verdict on topics whose upstream has no history: what their replay leads to, and what they say alone."""
+
+    duplicate: int = 0
+    unexpected: int = 0
+    out_of_order: int = 0

@@ -1,4 +1,7 @@
-"""FLOAT and DOUBLE as Go prints them: the shortest digits that read back, with an exponent (%v) or without (%f)."""
+"""FLOAT and DOUBLE as Go prints them: the shortest digits that read back, with an exponent (%v) or without (%f).
+
+NaN, Infinity and -Infinity, which PostgreSQL has, are these words, as it spells them and JavaScript and Java read them.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ def go_float(values: pa.Array) -> pa.Array:
     )
     is_plain = pl.col("exponent").is_between(_SMALLEST_PLAIN, _FIRST_LARGE - 1) | (pl.col("digits") == "")
     text = _digits(values.cast(pa.string())).select(pl.when(is_plain).then("plain").otherwise(scientific))
-    return text.to_series().to_arrow().cast(pa.string())
+    return _named(values, text.to_series().to_arrow().cast(pa.string()))
 
 
 def plain_float(values: pa.Array) -> pa.Array:
     """Text of a float32 or float64 array, never with an exponent; NULL stays."""
     text = values.cast(pa.string())
     if not pc.any(pc.match_substring(text, "e")).as_py():
-        return text
+        return _named(values, text)
     digits, whole = pl.col("digits"), pl.col("exponent") + 1  # digits before the point
     fraction = digits.str.slice(whole.clip(0))
     zeros = pl.lit(_ZEROS)
@@ -46,7 +49,14 @@ def plain_float(values: pa.Array) -> pa.Array:
     )
     has_exponent = pl.col("plain").str.contains("e", literal=True)
     plain = _digits(text).select(pl.when(has_exponent).then(expanded).otherwise("plain"))
-    return plain.to_series().to_arrow().cast(pa.string())
+    return _named(values, plain.to_series().to_arrow().cast(pa.string()))
+
+
+def _named(values: pa.Array, text: pa.Array) -> pa.Array:
+    """With PostgreSQL's words for what is no number, in the place of Arrow's."""
+    if pc.all(pc.is_finite(values)).as_py() is not False:
+        return text
+    return pc.replace_substring(pc.replace_substring(text, "nan", "NaN"), "inf", "Infinity")
 
 
 def _digits(text: pa.Array) -> pl.DataFrame:

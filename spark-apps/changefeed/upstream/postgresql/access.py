@@ -59,6 +59,11 @@ class PostgresqlAccess:
         """The database's, without a user."""
         return postgresql_address(self.host, self.port, self.database)
 
+    @property
+    def has_history(self) -> bool:
+        """As Access.has_history. The slot has changes, for its one reader, and no rows."""
+        return False
+
     def of_cluster(self, cluster_id: int) -> PostgresqlAccess:
         """As Access.of_cluster."""
         return replace(self, cluster_id=cluster_id)

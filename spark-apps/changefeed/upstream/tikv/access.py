@@ -39,6 +39,11 @@ class TikvAccess:
         """The addresses of PD's servers, as one text."""
         return ", ".join(self.pd_addresses)
 
+    @property
+    def has_history(self) -> bool:
+        """As Access.has_history: as far back as GC has not come."""
+        return True
+
     def of_cluster(self, cluster_id: int) -> TikvAccess:
         """As Access.of_cluster."""
         return replace(self, cluster_id=cluster_id)

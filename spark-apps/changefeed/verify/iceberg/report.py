@@ -7,8 +7,7 @@ long as the upstream has its history from there on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +16,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
-from changefeed.log.state import State
+from changefeed.model.tso import MAX_TS
 from changefeed.objectstore.patience import Patience
-from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.claim import identity_downstream
@@ -30,16 +28,17 @@ from changefeed.sink.iceberg.marks import LOG
 from changefeed.sink.iceberg.shape import COMMIT_TS_ID, OP_ID, field_id, identifier_columns
 from changefeed.sink.typed import type_of
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.tikv.client.pd import PdClient
-from changefeed.upstream.tikv.row.defaults import absent_value
-from changefeed.verify.held import held
+from changefeed.upstream.decoders import decoder_of
 from changefeed.verify.iceberg.reading import FileRows, parts
 from changefeed.verify.iceberg.values import of_lake
 from changefeed.verify.result import RowsVerdict
-from changefeed.verify.tables.at_rest import AtRest, at_rest
+from changefeed.verify.tables.compared import compared
+from changefeed.verify.tables.oracle import TablesOracle
 from changefeed.verify.tables.replayed import ReplayedComparison
 from changefeed.verify.tables.values import of_decoded
 from changefeed.verify.upstream import expected
+
+_FLUSHES = 3
 
 
 async def verify(
@@ -49,24 +48,24 @@ async def verify(
     endpoint = iceberg_endpoint(changefeed, secrets_dir)
     spec = changefeed.spec.sink.iceberg
     assert spec is not None, "the sink is iceberg"
-    async with at_rest(changefeed, secrets_dir, progress or NoProgress()) as feed:
+    upsert, flush_s = spec.mode == "upsert", _FLUSHES * spec.flush_interval
+
+    async def compare(feed: TablesOracle) -> None:
         catalog = await asyncio.to_thread(Patience().call, endpoint.catalog_uri, endpoint.open)
         try:
-            async with _held(feed.pd, feed.state) as knows_start:
-                await _compare(feed, _Lake(endpoint, catalog, spec.mode == "upsert", knows_start))
+            await _compare(feed, _Lake(endpoint, catalog, upsert))
         finally:
             catalog.close()
-        return feed.result
+
+    progress = progress or NoProgress()
+    return await compared(changefeed, secrets_dir, progress, compare, start="if it is held", flush_s=flush_s)
 
 
 @dataclass(frozen=True)
 class _Lake:
-    """`knows_start`: the upstream still has what stood at startTs."""
-
     endpoint: IcebergEndpoint
     catalog: Catalog
     upsert: bool
-    knows_start: bool
 
     def table(self, info: TableInfo) -> Table | None:
         with told(self.endpoint.catalog_uri):
@@ -76,20 +75,8 @@ class _Lake:
                 return None
 
 
-@asynccontextmanager
-async def _held(pd: PdClient, state: State) -> AsyncIterator[bool]:
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(held(pd, state.checkpoint_ts, "checkpoint"))
-        try:
-            await stack.enter_async_context(held(pd, state.from_ts, "startTs"))
-            knows_start = True
-        except NotVerifiable:
-            knows_start = False
-        yield knows_start
-
-
-async def _compare(feed: AtRest, lake: _Lake) -> None:
-    if not lake.knows_start:
+async def _compare(feed: TablesOracle, lake: _Lake) -> None:
+    if not feed.knows_start:
         feed.result.note(
             "The upstream has no history from startTs on: a row that no file has was not looked for, as it may not "
             "have changed since."
@@ -100,7 +87,7 @@ async def _compare(feed: AtRest, lake: _Lake) -> None:
 
 
 class _IcebergTable:
-    def __init__(self, info: TableInfo, feed: AtRest, lake: _Lake) -> None:
+    def __init__(self, info: TableInfo, feed: TablesOracle, lake: _Lake) -> None:
         self._info, self._feed, self._lake = info, feed, lake
         self._columns = info.output_columns
 
@@ -116,7 +103,7 @@ class _IcebergTable:
             return
         rows = ReplayedComparison(feed.db, info.full_name, [column.name for column in columns], key)
         await feed.add_upstream(info, rows)
-        if self._lake.knows_start:
+        if feed.knows_start:
             await feed.add_at_start(info, rows)
         truncated_ts = 0
         if table is not None:
@@ -127,10 +114,10 @@ class _IcebergTable:
                 self._add(rows, part, key)
                 feed.progress.advance(part.rows)
         is_changelog = not self._lake.upsert
-        twice = rows.settle(truncated_ts, is_changelog=is_changelog, knows_start=self._lake.knows_start)
+        twice = rows.settle(truncated_ts, is_changelog=is_changelog, knows_start=feed.knows_start, upto_ts=feed.upto_ts)
         if twice:
             feed.result.problem(f"{info.full_name}: {twice} changes appear twice.")
-        feed.result.add(rows.found())
+        feed.judge(info, rows, was_emptied=bool(truncated_ts))
 
     def _key(self) -> list[int]:
         if self._lake.upsert:
@@ -155,9 +142,12 @@ class _IcebergTable:
             keys = zip([self._columns[number] for number in key], part.columns, strict=True)
             rows.add_gone(part.sequence, [self._shown(column, found, part.rows) for column, found in keys])
             return
-        ours, values = ([None, None], part.columns) if self._lake.upsert else (part.columns[:2], part.columns[2:])
+        ours = [None, None] if self._lake.upsert else part.columns[:2]
+        values = part.columns[-len(self._columns) :]
         shown = [self._shown(column, found, part.rows) for column, found in zip(self._columns, values, strict=True)]
-        rows.add_stored(part.sequence, shown, *ours)
+        is_whole = self._feed.knows_defaults or all(found is not None for found in values)
+        op, commit_ts = ours
+        rows.add_stored(part.sequence, shown, op, commit_ts, None if is_whole else MAX_TS)
 
     def _shown(self, column: ColumnInfo, values: pa.Array | None, count: int) -> pa.BinaryArray:
         """Return what readers are shown: in a changelog, what older rows have upstream in a column that came later."""
@@ -165,4 +155,4 @@ class _IcebergTable:
             return of_lake(column, values)
         if self._lake.upsert:
             return of_lake(column, pa.nulls(count, type_of(column)))
-        return of_decoded(column, pa.concat_arrays([absent_value(column, "UTC")] * count))
+        return of_decoded(column, pa.concat_arrays([decoder_of(self._info).absent_value(column, "UTC")] * count))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
+from changefeed.model.tso import MAX_TS
 from changefeed.objectstore.patience import Patience
 from changefeed.reading.failures import Break
 from changefeed.reading.progress import ReadingProgress
@@ -27,15 +27,13 @@ from changefeed.sink.kafka.registry import SchemaRegistry
 from changefeed.sink.kafka.topics import Rules, partitions_of
 from changefeed.sink.text.canal_types import primary_key
 from changefeed.spec.model import Changefeed
-from changefeed.verify.held import held
 from changefeed.verify.kafka.avro_rows import RegisteredSchema, shown
 from changefeed.verify.kafka.last_messages import LastMessages
 from changefeed.verify.kafka.topics import read_topics
-from changefeed.verify.recorded import lives_of
 from changefeed.verify.result import RowsVerdict
-from changefeed.verify.tables.at_rest import AtRest, at_rest
+from changefeed.verify.tables.compared import compared
+from changefeed.verify.tables.oracle import TablesOracle
 from changefeed.verify.tables.replayed import ReplayedComparison
-from changefeed.verify.upstream.lives import Lives
 
 
 async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: ReadingProgress) -> RowsVerdict:
@@ -46,30 +44,15 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: Rea
     assert registry is not None, "avro has one"
     rules = rules_of(spec.model_dump(mode="json", by_alias=True), endpoint.topic, changefeed.spec.filter.case_sensitive)
     topics = _AvroTopics(endpoint.cluster(), rules, SchemaRegistry(registry, Patience()))
-    async with at_rest(changefeed, secrets_dir, progress) as feed, held(feed.pd, feed.state.from_ts, "startTs"):
-        progress.stage("the upstream's DDLs")
-        lives = await lives_of(feed.state, feed.pd, feed.state.checkpoint_ts)
-        shown = replace(feed, time_zone=feed.state.epoch.config["spec"]["timeZone"])
+
+    async def compare(feed: TablesOracle) -> None:
         for info in await feed.tables():
-            if feed.has_all_changes(info) and _can_be_told(info, lives, feed.result):
-                await _AvroTable(info, shown, topics).compare()
-        return feed.result
+            if not primary_key(info):
+                feed.result.note(f"{info.full_name} has no primary key, which is what keys are: it was not compared.")
+            elif feed.has_all_changes(info) and await feed.has_one_life(info):
+                await _AvroTable(info, feed, topics).compare()
 
-
-def _can_be_told(info: TableInfo, lives: Lives, result: RowsVerdict) -> bool:
-    """Whether all rows of the table's topic are rows of it as it is now; if not, the result says so."""
-    name = info.schema_name, info.name
-    if not primary_key(info):
-        result.note(f"{info.full_name} has no primary key, which is what keys are: it was not compared.")
-        return False
-    for life in lives.all:
-        is_named_so = (life.info.schema_name, life.info.name) == name
-        if is_named_so != (life.physical_id in info.physical_ids):
-            result.note(
-                f"{info.full_name} was emptied, renamed or made anew, of which no message tells: it was not compared."
-            )
-            return False
-    return True
+    return await compared(changefeed, secrets_dir, progress, compare, start="needed", is_zoned=True)
 
 
 class _Renamed(Exception):
@@ -94,7 +77,7 @@ class _AvroTopics:
 
 
 class _AvroTable:
-    def __init__(self, info: TableInfo, feed: AtRest, topics: _AvroTopics) -> None:
+    def __init__(self, info: TableInfo, feed: TablesOracle, topics: _AvroTopics) -> None:
         self._info, self._feed, self._topics = info, feed, topics
         self._columns = info.output_columns
         self._names = field_names(info)
@@ -123,7 +106,7 @@ class _AvroTable:
             feed.result.problem(f"A message of {info.full_name} can't be decoded: {undecodable.message}.")
             return
         rows.settle(0, is_changelog=False, knows_start=True)
-        feed.result.add(rows.found())
+        feed.judge(info, rows)
 
     def _problem(self, messages: LastMessages) -> str:
         if messages.have_no_key():
@@ -133,21 +116,25 @@ class _AvroTable:
         return ""
 
     def _add_messages(self, rows: ReplayedComparison, messages: LastMessages, key: list[ColumnInfo]) -> None:
-        for values in self._values(messages.rows(), self._columns):
-            rows.add_stored(0, values, None, None)
-        for values in self._values(messages.gone(), key):
+        for values, is_whole in self._values(messages.rows(), self._columns):
+            rows.add_stored(0, values, None, None, None if is_whole or self._feed.knows_defaults else MAX_TS)
+        for values, _ in self._values(messages.gone(), key):
             rows.add_gone(1, values)
 
     def _values(
         self, pieces: Iterator[tuple[int, pa.Array]], columns: list[ColumnInfo] | tuple[ColumnInfo, ...]
-    ) -> Iterator[list[pa.BinaryArray]]:
+    ) -> Iterator[tuple[list[pa.BinaryArray], bool]]:
+        """Yield columns, and whether the messages have all of them."""
         names = {self._names[column.name] for column in columns}
         for number, records in pieces:
             schema = self._topics.schema(number)
             if names - {*schema.fields} and {*schema.fields} - names - EXTENSION:
                 raise _Renamed
             found = schema.read(records)
-            yield [
-                shown(column, found.get(self._names[column.name]), len(records), self._feed.time_zone)
-                for column in columns
-            ]
+            yield (
+                [
+                    shown(self._info, column, found.get(self._names[column.name]), len(records), self._feed.time_zone)
+                    for column in columns
+                ],
+                names <= {*schema.fields},
+            )

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from changefeed.reading.failures import Break
 from changefeed.schema.sql_type import SqlType
-from changefeed.schema.table_info import ColumnInfo
-from changefeed.upstream.tikv.row.defaults import absent_value
+from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.upstream.decoders import decoder_of
 from changefeed.verify.tables.values import of_decoded
 
 _NUMBERS = {"int": pa.int64(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
@@ -63,10 +63,10 @@ def _cell(value: Any) -> Any:
     return value.encode(errors=_AS_IT_IS) if isinstance(value, str) else value
 
 
-def shown(column: ColumnInfo, values: pa.Array | None, count: int, zone: str) -> pa.BinaryArray:
+def shown(table: TableInfo, column: ColumnInfo, values: pa.Array | None, count: int, zone: str) -> pa.BinaryArray:
     """`count` values of a column; None: what readers have, by its default, where a record is older than the column."""
     if values is None:
-        return of_decoded(column, pa.concat_arrays([absent_value(column, zone)] * count))
+        return of_decoded(column, pa.concat_arrays([decoder_of(table).absent_value(column, zone)] * count))
     if column.type == SqlType.BIT:
         return _each(values, lambda value: b"%d" % int.from_bytes(value, "big"))
     if column.type == SqlType.BIGINT and column.is_unsigned and pa.types.is_integer(values.type):

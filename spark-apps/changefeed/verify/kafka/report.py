@@ -6,22 +6,19 @@ import asyncio
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.reading.rows.formats import Formats, read_formats
 from changefeed.sink.kafka.claim import kafka_endpoint
-from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.options import rules_of
-from changefeed.sink.kafka.topics import partitions_of
 from changefeed.spec.model import Changefeed
 from changefeed.verify.comparison.ledger import TableLedger
 from changefeed.verify.comparison.table import Verified
 from changefeed.verify.held import held
-from changefeed.verify.kafka.stored import StoredLines, TableLines
+from changefeed.verify.kafka.read import TopicsRead
+from changefeed.verify.kafka.stored import TableLines
 from changefeed.verify.kafka.table import TopicTable
-from changefeed.verify.kafka.topics import add_messages, read_topics
 from changefeed.verify.recorded import StateLog, check_cluster, lives_of, say_unexplained, upstream_of
 from changefeed.verify.result import MessagesVerdict
 from changefeed.verify.upstream.lives import Life, Lives
@@ -58,10 +55,11 @@ async def verify(
             with tempfile.TemporaryDirectory(prefix="changefeed-verify-") as folder:
                 ledger = TableLedger(Path(folder))
                 try:
-                    check = _TopicsCheck(subject, result, formats, ledger, endpoint.cluster(), topics)
-                    await asyncio.to_thread(check.read, {endpoint.topic, *topics.values()})
-                    await check.tables(lives)
-                    check.resolved(recorded)
+                    read, cluster = TopicsRead(ledger.db, result), endpoint.cluster()
+                    every = {endpoint.topic, *topics.values()}
+                    await asyncio.to_thread(read.read, cluster, every, formats.newest.protocol, progress)
+                    await _TopicsCheck(subject, result, formats, ledger, read, topics).tables(lives)
+                    read.check_resolved(lambda: recorded.read().checkpoint_ts)
                 finally:
                     ledger.db.close()
     return result
@@ -76,27 +74,12 @@ class _TopicsCheck:
         result: MessagesVerdict,
         formats: Formats,
         ledger: TableLedger,
-        cluster: Cluster,
+        read: TopicsRead,
         topics: dict[TableName, str],
     ) -> None:
         self._subject, self._result, self._formats = subject, result, formats
-        self._ledger, self._cluster, self._topics = ledger, cluster, topics
-        self._stored = StoredLines(ledger.db)
-        self._parts: dict[str, tuple[int, int]] = {}  # by topic: the first and the last among all partitions
-
-    def read(self, topics: set[str]) -> None:
-        """All that stands in the topics."""
-        self._subject.progress.stage("the topics")
-        parts: list[tuple[str, int]] = []
-        for topic in sorted(topics):
-            if not (count := partitions_of(self._cluster, topic)):
-                self._result.problem(f"Topic {topic} is not there.")
-            self._parts[topic] = (len(parts), len(parts) + count - 1)
-            parts += [(topic, number) for number in range(count)]
-        self._result.topics, self._result.partitions = len(topics), len(parts)
-        self._stored.parts = parts
-        add = partial(add_messages, self._stored, self._subject.format.protocol, self._result.problem)
-        self._result.messages = read_topics(self._cluster, parts, add, self._subject.progress.advance)
+        self._ledger, self._topics = ledger, topics
+        self._stored, self._parts = read.stored, read.parts
 
     async def tables(self, lives: Lives) -> None:
         known: list[TableLines] = []
@@ -136,25 +119,6 @@ class _TopicsCheck:
             self._result.problem(
                 f"{self._stored.where(position)}: a row of {name}, commit ts {ts}, which is no table that the "
                 "changefeed writes there at that ts."
-            )
-
-    def resolved(self, recorded: StateLog) -> None:
-        """What the topics say of themselves."""
-        result, stored = self._result, self._stored
-        count, position, ts, resolved_ts = stored.early()
-        result.early += count
-        if position is not None:
-            result.problem(f"{stored.where(position)}: commit ts {ts} stands behind resolved-ts {resolved_ts}.")
-        count, position, ts, resolved_ts = stored.went_back()
-        result.went_back += count
-        if position is not None:
-            result.problem(f"{stored.where(position)}: resolved-ts {ts} stands behind {resolved_ts}.")
-        highest = stored.highest_resolved()
-        # The log is read again: a changefeed that runs has gone on.
-        if highest is not None and highest[0] > (reached := recorded.read().checkpoint_ts):
-            result.problem(
-                f"{stored.where(highest[1])}: resolved-ts {highest[0]} is above {reached}, the last checkpoint in the "
-                "log."
             )
 
 

@@ -33,7 +33,7 @@ class StoredLines:
         self._db = db
         self.parts: list[tuple[str, int]] = []
         db.execute(
-            "CREATE TABLE lines(part INTEGER, message BIGINT, nth INTEGER, kind VARCHAR, database VARCHAR, "
+            "CREATE OR REPLACE TABLE lines(part INTEGER, message BIGINT, nth INTEGER, kind VARCHAR, database VARCHAR, "
             "name VARCHAR, ts UBIGINT, line BLOB, h UBIGINT)"
         )
 
@@ -106,6 +106,18 @@ class StoredLines:
         )
         for ts, database, name, position in self._all(found):
             yield ts, (database, name), LinePosition(*position)
+
+    def statements(self) -> Iterator[tuple[int, tuple[str, str], bytes]]:
+        """Yield each DDL's ts, (database, table) and line, in their order."""
+        found = f"SELECT DISTINCT ts, database, name, line FROM lines WHERE kind = '{DDL}' ORDER BY ts"
+        for ts, database, name, line in self._all(found):
+            yield ts, (database, name), line
+
+    def names(self, upto_ts: int) -> list[tuple[str, str]]:
+        """(database, table) of all rows up to a ts."""
+        return self._all(
+            f"SELECT DISTINCT database, name FROM lines WHERE kind = '{ROW}' AND ts <= {upto_ts} ORDER BY ALL"
+        )
 
     def foreign(self, tables: Sequence[TableLines], upto_ts: int) -> tuple[int, LinePosition | None, str, int]:
         """How many rows up to a ts are of none of the tables; of the first one its position, table and ts."""

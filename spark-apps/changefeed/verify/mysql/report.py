@@ -12,17 +12,17 @@ from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import NoProgress, ReadingProgress
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.mysql.claim import is_past, mysql_endpoint
-from changefeed.sink.mysql.definitions.check import compare
+from changefeed.sink.mysql.definitions.check import compare as definitions
 from changefeed.sink.mysql.definitions.difference import Difference
 from changefeed.sink.mysql.rows.literals import identifier
 from changefeed.sink.mysql.server import Row, Session
 from changefeed.spec.model import Changefeed
-from changefeed.verify.held import held
 from changefeed.verify.mysql.values import expression, of_downstream
 from changefeed.verify.recorded import rules_of
 from changefeed.verify.result import RowsVerdict
-from changefeed.verify.tables.at_rest import AtRest, at_rest
+from changefeed.verify.tables.compared import compared
 from changefeed.verify.tables.comparison import RowComparison
+from changefeed.verify.tables.oracle import TablesOracle
 from changefeed.verify.upstream.expected import key_indexes
 
 _PAGE = 1000  # rows
@@ -34,13 +34,15 @@ async def verify(
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
     endpoint = mysql_endpoint(changefeed, secrets_dir)
     session = Session(endpoint.server())
-    try:
-        async with at_rest(changefeed, secrets_dir, progress or NoProgress()) as feed:
-            await asyncio.to_thread(Patience().call, endpoint.uri, lambda: session.rows(b"SELECT 1"))
+
+    async def compare(feed: TablesOracle) -> None:
+        await asyncio.to_thread(Patience().call, endpoint.uri, lambda: session.rows(b"SELECT 1"))
+        if feed.is_at_rest:
             await asyncio.to_thread(_check_ddls, changefeed, session, feed.state)
-            async with held(feed.pd, feed.state.checkpoint_ts, "checkpoint"):
-                await _compare(feed, session)
-            return feed.result
+        await _compare(feed, session)
+
+    try:
+        return await compared(changefeed, secrets_dir, progress or NoProgress(), compare)
     finally:
         session.close()
 
@@ -55,9 +57,9 @@ def _check_ddls(changefeed: Changefeed, session: Session, state: State) -> None:
         )
 
 
-async def _compare(feed: AtRest, session: Session) -> None:
+async def _compare(feed: TablesOracle, session: Session) -> None:
     tables = await feed.tables()
-    for info, differences in await asyncio.to_thread(compare, session, tables):
+    for info, differences in await asyncio.to_thread(definitions, session, tables):
         _tell(info, differences, feed.result)
         can_be_read = not any(each.is_missing for each in differences)
         if can_be_read and feed.has_all_changes(info):
@@ -78,7 +80,7 @@ def _tell(info: TableInfo, differences: list[Difference], result: RowsVerdict) -
             result.problem(told)
 
 
-async def compare_table(info: TableInfo, feed: AtRest, session: Session) -> None:
+async def compare_table(info: TableInfo, feed: TablesOracle, session: Session) -> None:
     """Adds to the result what differs in a table that can be read."""
     columns = info.output_columns
     key = key_indexes(info, columns, split_updates=True)
@@ -93,7 +95,7 @@ async def compare_table(info: TableInfo, feed: AtRest, session: Session) -> None
         cells = zip(*page, strict=True)
         rows.add("downstream", [of_downstream(*pair) for pair in zip(columns, cells, strict=True)])
         feed.progress.advance(len(page))
-    feed.result.add(rows.found())
+    feed.judge(info, rows)
 
 
 def _query(info: TableInfo) -> bytes:

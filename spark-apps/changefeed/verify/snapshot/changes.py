@@ -1,15 +1,15 @@
-"""The oracles over files alone: no change of a row stands there twice, late, or without the one before it."""
+"""The oracles over changes alone: none of a row stands there twice, late, or without the one before it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
-from changefeed.reading.scratch import KINDS
-from changefeed.restore.schema.table import RestoredTable, TableVersion
+_FIRSTS = "SELECT DISTINCT ON ({keys}, ts, op = 'D') * FROM changes ORDER BY position"
 
 
 @dataclass(frozen=True)
@@ -20,35 +20,43 @@ class OddChanges:
     first: str
 
 
+@dataclass(frozen=True)
+class KeyColumn:
+    """A column of a row's key. `stored`: its name here, `kind`: DuckDB's type of it, `shown`: its name for people."""
+
+    stored: str
+    kind: str
+    shown: str
+
+
 class ChangesOfTable:
     """The table `changes` of the database: where each change stands, its ts, its op and its row's key.
 
-    `position`: its number in the order of reading; `part`: files that must have their changes in the order of commits.
+    `position`: its number in the order of reading; `part`: what must have its changes in the order of commits.
     """
 
-    def __init__(self, db: duckdb.DuckDBPyConnection, table: RestoredTable) -> None:
+    def __init__(self, db: duckdb.DuckDBPyConnection, key: Sequence[KeyColumn]) -> None:
         self._db = db
-        self._key = table.now.key
-        self.keys = [column.name for column in self._key]
-        names = {stored.name: column.name for column, stored in zip(table.now.columns, table.now.stored, strict=True)}
-        self._shown = [names[name] for name in self.keys]
+        self.keys = [column.stored for column in key]
+        self._shown = [column.shown for column in key]
         self.count = 0
-        declared = ", ".join(f"{column.name} {KINDS[column.type]}" for column in self._key)
+        declared = ", ".join(f"{column.stored} {column.kind}" for column in key)
         db.execute(
             f"CREATE OR REPLACE TABLE changes(position UBIGINT, part UINTEGER, ts UBIGINT, op VARCHAR, {declared})"
         )
 
-    def add(self, part: int, segment: TableVersion, rows: pa.Table) -> None:
-        """`rows`: op, commit_ts, c0..cn, as they stand under the segment's version."""
-        numbers = [segment.stored.index(column) for column in self._key]
-        positions = np.arange(self.count, self.count + rows.num_rows, dtype=np.uint64)
-        self._db.register("given", rows.append_column("position", pa.array(positions)))
+    def add(self, parts: pa.Array, op: pa.Array, commit_ts: pa.Array, key: Sequence[pa.Array]) -> None:
+        """Changes as they stand. `parts`: of each the number of its part."""
+        positions = np.arange(self.count, self.count + len(parts), dtype=np.uint64)
+        given = pa.table(
+            [pa.array(positions), parts, commit_ts, op, *key], ["position", "part", "ts", "op", *self.keys]
+        )
+        self._db.register("given", given)
         try:
-            keys = ", ".join(f"c{number}" for number in numbers)
-            self._db.execute(f"INSERT INTO changes SELECT position, {part}, commit_ts, op, {keys} FROM given")
+            self._db.execute("INSERT INTO changes BY NAME SELECT * FROM given")
         finally:
             self._db.unregister("given")
-        self.count += rows.num_rows
+        self.count += len(parts)
 
     def add_moments(self, table: str) -> None:
         """Adds the ts of all changes to a table of the database."""
@@ -68,6 +76,13 @@ class ChangesOfTable:
             "'behind a later one' AS why FROM changes"
         )
 
+    def late_of_key(self) -> OddChanges:
+        """Changes behind a later one of their row. One that comes again counts where it stood first."""
+        return self._odd(
+            f"SELECT *, ts < max(ts) OVER (PARTITION BY part, {{keys}} ORDER BY position ROWS UNBOUNDED PRECEDING) "
+            f"AS is_odd, 'behind a later one of its row' AS why FROM ({_FIRSTS})"
+        )
+
     def out_of_sequence(self, *, is_known: bool) -> OddChanges:
         """Changes that can't follow the one before of their row. `is_known`: the table was empty where they begin."""
         nothing = str(is_known).lower()
@@ -77,7 +92,7 @@ class ChangesOfTable:
                 CASE WHEN op = 'I' THEN 'but the row is there by then' ELSE 'but there is no such row by then' END
                 AS why
             FROM (SELECT *, lag(op) OVER (PARTITION BY {{keys}} ORDER BY ts, op <> 'D') AS before
-                FROM (SELECT DISTINCT ON ({{keys}}, ts, op = 'D') * FROM changes ORDER BY position))"""
+                FROM ({_FIRSTS}))"""
         )
 
     def drop(self) -> None:

@@ -7,36 +7,35 @@ rows that have no change in (T1, T2] there must be the same on both sides.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
-from changefeed.log.state import State
 from changefeed.objectstore import ObjectStore
-from changefeed.reading.failures import Break, NotVerifiable
+from changefeed.reading.failures import Break
 from changefeed.reading.known import KnownFormats
 from changefeed.reading.layout import files
 from changefeed.reading.layout.walk import misplaced
 from changefeed.reading.progress import ReadingProgress
-from changefeed.reading.rows.formats import Formats
 from changefeed.reading.rows.lines import LineShape, show_values
 from changefeed.reading.schema.statement import key_of
-from changefeed.reading.scratch import scratch_database
+from changefeed.reading.scratch import KINDS, scratch_database
 from changefeed.restore.rebuild import in_large
 from changefeed.restore.rows import RowChanges
 from changefeed.restore.schema.table import RestoredTable
-from changefeed.restore.source import RestoreSource, moment
+from changefeed.restore.source import RestoreSource
 from changefeed.spec.model import Changefeed
 from changefeed.upstream import choice
-from changefeed.upstream.postgresql.database import PostgresqlDatabase
 from changefeed.verify.recorded import by_id, check_copied, rules_of
 from changefeed.verify.result import SnapshotVerdict
-from changefeed.verify.snapshot.changes import ChangesOfTable, OddChanges
+from changefeed.verify.snapshot.changes import ChangesOfTable, KeyColumn, OddChanges
+from changefeed.verify.snapshot.reached import reached
 from changefeed.verify.snapshot.rows import ComparedColumn, FoundRows, compare, compared_columns
-from changefeed.verify.snapshot.standing import StandingTables, read_standing
+from changefeed.verify.snapshot.standing import AS_THEY_STAND, InFiles, StandingTables, standing_of
 from changefeed.verify.storage.finality import Finality
 from changefeed.verify.storage.report import (
     StoredSink,
@@ -48,13 +47,10 @@ from changefeed.verify.storage.report import (
     sink_of,
 )
 
-#: How long a checkpoint may stand still until nobody is thought to move it, in seconds, besides what the sink waits.
-STANDS_STILL_S = 60.0
 _FLUSHES = 3
-_PAUSE_S = 0.2
-_NO_HISTORY = (
-    "PostgreSQL keeps no history: the files were compared with the tables as they stand. An update that is in no file, "
-    "though a later one of its row is, and a transaction that is there in part can't be seen."
+_LEFT_OUT = (
+    "An update that is in no file, though a later one of its row is, and a transaction that is there in part can't be "
+    "seen."
 )
 
 
@@ -79,43 +75,11 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: Rea
     files.checkpoint(store)
     state, formats = read_state(sink, store)
     with scratch_database() as db:
-        standing = await _standing(changefeed, secrets_dir, state, formats, db, progress)
-        patience_s = STANDS_STILL_S + _FLUSHES * storage.flush_interval
-        await _reached(store, standing.before_ts, patience_s, progress)
+        access, form = choice.access_of(changefeed, secrets_dir), InFiles(formats.newest.time_zone)
+        standing = await standing_of(access, state, db, form, progress)
+        flush_s = _FLUSHES * storage.flush_interval
+        await reached(partial(files.checkpoint, store), store.uri, standing.before_ts, flush_s, progress)
         return await asyncio.to_thread(check_files, sink, store, standing, db, progress)
-
-
-async def _standing(
-    changefeed: Changefeed,
-    secrets_dir: Path | None,
-    state: State,
-    formats: Formats,
-    db: duckdb.DuckDBPyConnection,
-    progress: ReadingProgress,
-) -> StandingTables:
-    upstream = await choice.access_of(changefeed, secrets_dir).of_cluster(state.cluster_id).connect()
-    try:
-        assert isinstance(upstream, PostgresqlDatabase), "the kind of upstream is asked for in verify.choice"
-        snapshot = upstream.snapshot(rules_of(state).matches)
-        return await asyncio.to_thread(read_standing, snapshot, db, formats.newest.time_zone, progress)
-    finally:
-        await upstream.close()
-
-
-async def _reached(store: ObjectStore, ts: int, patience_s: float, progress: ReadingProgress) -> None:
-    """Waits for the published checkpoint to be at `ts`. Raises NotVerifiable when it stands still below that."""
-    progress.stage("the checkpoint")
-    highest, until = 0, 0.0
-    while (found := files.checkpoint(store)) < ts:
-        if found > highest:
-            highest, until = found, time.monotonic() + patience_s
-        if time.monotonic() > until:
-            raise NotVerifiable(
-                f"The checkpoint in {store.uri} stands still at {moment(found)}, below {moment(ts)}, as of when the "
-                "upstream's rows were read.",
-                "PostgreSQL has no earlier rows, so the changefeed must run meanwhile: start it, then verify again.",
-            )
-        await asyncio.sleep(_PAUSE_S)
 
 
 def check_files(
@@ -127,7 +91,7 @@ def check_files(
 ) -> SnapshotVerdict:
     """The verdict on the files in `store`, a folder of that sink, up to `standing.before_ts`, which is published."""
     result = SnapshotVerdict(checkpoint_ts=str(standing.before_ts))
-    result.note(_NO_HISTORY)
+    result.note(f"{AS_THEY_STAND} {_LEFT_OUT}")
     published = files.checkpoint(store)
     state, formats = read_state(of, store)
     if not is_checkpoint_right(published, state, result):
@@ -191,10 +155,14 @@ def _read(subject: _Compared, table: RestoredTable, rows: RowChanges) -> Changes
     """What its files say. `rows` has the rows that result."""
     count = subject.source.files([table])
     subject.progress.stage(f"{table.name}: the files", count)
-    changes = ChangesOfTable(subject.db, table)
+    names = {stored.name: column.name for column, stored in zip(table.now.columns, table.now.stored, strict=True)}
+    key = [KeyColumn(column.name, KINDS[column.type], names[column.name]) for column in table.now.key]
+    changes = ChangesOfTable(subject.db, key)
     for number, part in enumerate(subject.source.parts(table)):
         for piece in in_large(subject.source.rows(part, subject.standing.before_ts, subject.progress)):
-            changes.add(number, part.segment, piece)
+            numbers = pa.repeat(pa.scalar(number, pa.uint32()), piece.num_rows)
+            keys = [piece[f"c{part.segment.stored.index(column)}"] for column in table.now.key]
+            changes.add(numbers, piece["op"], piece["commit_ts"], keys)
             rows.add(part.segment, piece)
             rows.fold_if_many()
     rows.fold()

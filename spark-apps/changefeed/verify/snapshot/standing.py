@@ -1,14 +1,17 @@
-"""What the upstream has at one moment, in DuckDB, with the values that files have."""
+"""What the upstream has at one moment, in DuckDB, with the values that are compared."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import duckdb
 import polars as pl
 import pyarrow as pa
 
+from changefeed.log.state import State
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import ReadingProgress
 from changefeed.reading.schema.statement import Name, key_of
@@ -17,8 +20,60 @@ from changefeed.restore.source import text_in_utc
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.values import arrow_type, as_bytes
+from changefeed.upstream.contract import Access
 from changefeed.upstream.decoders import decoder_of
+from changefeed.upstream.postgresql.database import PostgresqlDatabase
 from changefeed.upstream.postgresql.reading.snapshot import DatabaseSnapshot
+from changefeed.verify.recorded import rules_of
+from changefeed.verify.tables.values import of_decoded
+
+AS_THEY_STAND = "PostgreSQL keeps no history: what the sink has was compared with the tables as they stand."
+
+
+class ComparedForm(Protocol):
+    """In which values are compared."""
+
+    @property
+    def time_zone(self) -> str:
+        """In which times are decoded."""
+        ...
+
+    def kind(self, column: ColumnInfo) -> str:
+        """DuckDB's type of them."""
+        ...
+
+    def shown(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
+        """Decoded values in this form."""
+        ...
+
+
+@dataclass(frozen=True)
+class InFiles:
+    """As files' values are once they are read: of an hour that clocks show twice it is the first there."""
+
+    time_zone: str
+
+    def kind(self, column: ColumnInfo) -> str:
+        return KINDS[arrow_type(column)]
+
+    def shown(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
+        if column.type == SqlType.TIMESTAMP and self.time_zone != "UTC":
+            in_utc = text_in_utc(pl.Series(pl.from_arrow(values)), self.time_zone, max(column.decimal, 0))
+            values = in_utc.to_arrow().cast(pa.string())
+        return as_bytes(values)
+
+
+@dataclass(frozen=True)
+class InTables:
+    """As rows of tables are compared (verify.tables.values)."""
+
+    time_zone: str
+
+    def kind(self, column: ColumnInfo) -> str:
+        return "BLOB"
+
+    def shown(self, column: ColumnInfo, values: pa.Array) -> pa.Array:
+        return of_decoded(column, values)
 
 
 @dataclass(frozen=True)
@@ -39,10 +94,23 @@ class StandingTables:
     tables: Mapping[Name, StandingTable]
 
 
-def read_standing(
-    snapshot: DatabaseSnapshot, db: duckdb.DuckDBPyConnection, time_zone: str, progress: ReadingProgress
+async def standing_of(
+    access: Access, state: State, db: duckdb.DuckDBPyConnection, form: ComparedForm, progress: ReadingProgress
 ) -> StandingTables:
-    """Enters the snapshot, and reads all of it. `time_zone`: in which files have TIMESTAMP.
+    """The tables that a changefeed selects. Raises what `read_standing` does, and what reading an upstream does."""
+    upstream = await access.of_cluster(state.cluster_id).connect()
+    try:
+        assert isinstance(upstream, PostgresqlDatabase), "who keeps no history is asked for in verify.choice"
+        snapshot = upstream.snapshot(rules_of(state).matches)
+        return await asyncio.to_thread(read_standing, snapshot, db, form, progress)
+    finally:
+        await upstream.close()
+
+
+def read_standing(
+    snapshot: DatabaseSnapshot, db: duckdb.DuckDBPyConnection, form: ComparedForm, progress: ReadingProgress
+) -> StandingTables:
+    """Enters the snapshot, and reads all of it.
 
     Raises NotVerifiable where two tables are one to readers.
     """
@@ -56,7 +124,7 @@ def read_standing(
                     f"{info.full_name} and {found[name].info.full_name} differ in capital letters only.",
                     "Readers of files take them for one table: exclude one of them by a filter rule.",
                 )
-            found[name] = _read(snapshot, info, f"stands{number}", db, time_zone, progress)
+            found[name] = _read(snapshot, info, f"stands{number}", db, form, progress)
         return StandingTables(snapshot.after_ts, snapshot.before_ts, found)
 
 
@@ -65,16 +133,16 @@ def _read(
     info: TableInfo,
     table: str,
     db: duckdb.DuckDBPyConnection,
-    time_zone: str,
+    form: ComparedForm,
     progress: ReadingProgress,
 ) -> StandingTable:
     columns = info.output_columns
-    declared = ", ".join(f"c{number} {KINDS[arrow_type(column)]}" for number, column in enumerate(columns))
-    db.execute(f"CREATE TABLE {table}({declared})")
+    declared = ", ".join(f"c{number} {form.kind(column)}" for number, column in enumerate(columns))
+    db.execute(f"CREATE OR REPLACE TABLE {table}({declared})")
     count = 0
     for keys, values in snapshot.rows(info):
-        decoded = decoder_of(info).rows(info, keys, values, time_zone)
-        given = [_as_read(*pair, time_zone) for pair in zip(columns, decoded, strict=True)]
+        decoded = decoder_of(info).rows(info, keys, values, form.time_zone)
+        given = [form.shown(*pair) for pair in zip(columns, decoded, strict=True)]
         db.register("given", pa.table(given, [f"c{number}" for number in range(len(columns))]))
         try:
             db.execute(f"INSERT INTO {table} SELECT * FROM given")
@@ -83,11 +151,3 @@ def _read(
         count += len(keys)
         progress.advance(len(keys))
     return StandingTable(info, table, count)
-
-
-def _as_read(column: ColumnInfo, values: pa.Array, time_zone: str) -> pa.Array:
-    """As files' values are once they are read: of an hour that clocks show twice it is the first there."""
-    if column.type == SqlType.TIMESTAMP and time_zone != "UTC":
-        in_utc = text_in_utc(pl.Series(pl.from_arrow(values)), time_zone, max(column.decimal, 0))
-        values = in_utc.to_arrow().cast(pa.string())
-    return as_bytes(values)

@@ -8,42 +8,54 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import duckdb
 import pyarrow as pa
 
 from changefeed.filter.selection import Selection
 from changefeed.log.state import State
+from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import ReadingProgress
 from changefeed.reading.scratch import scratch_database
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.row.rowv2 import decode_rows
-from changefeed.verify.recorded import StateLog, check_cluster, check_settled, rules_of, upstream_of
+from changefeed.verify.held import held
+from changefeed.verify.recorded import StateLog, check_cluster, check_settled, lives_of, rules_of, upstream_of
 from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.comparison import RowComparison
 from changefeed.verify.tables.replayed import ReplayedComparison
 from changefeed.verify.tables.values import of_decoded
 from changefeed.verify.upstream.definitions import Definitions, SettledSchema
+from changefeed.verify.upstream.lives import Lives
 from changefeed.verify.upstream.meta import read_meta
 from changefeed.verify.upstream.standing import rows_at
 
+#: Whether what stood at startTs is asked for, too.
+Start = Literal["needed", "if it is held", "unused"]
 
-@dataclass(frozen=True)
+
+@dataclass
 class AtRest:
-    """A changefeed that does not run. `db`: for comparisons; `result`: what has been found so far."""
+    """Implements TablesOracle, of a changefeed that does not run. `db`: for comparisons."""
 
     state: State
     pd: PdClient
     db: duckdb.DuckDBPyConnection
     result: RowsVerdict
     progress: ReadingProgress
-    time_zone: str = "UTC"  # in which TIMESTAMP is compared
+    time_zone: str = "UTC"
+    knows_start: bool = False
+    is_at_rest: bool = True
+    upto_ts: int | None = None
+    knows_defaults: bool = True
+    _lives: Lives | None = field(default=None, init=False)
 
     async def tables(self) -> list[TableInfo]:
         """Those that the filter's rules match, as they are downstream: after the last DDL that was executed, which is
@@ -62,6 +74,20 @@ class AtRest:
         self.result.note(f"Event filters drop changes of {info.full_name}: it was not compared.")
         return False
 
+    async def has_one_life(self, info: TableInfo) -> bool:
+        if self._lives is None:
+            self.progress.stage("the upstream's DDLs")
+            self._lives = await lives_of(self.state, self.pd, self.state.checkpoint_ts)
+        for life in self._lives.all:
+            is_named_so = (life.info.schema_name, life.info.name) == info.qualified
+            if is_named_so != (life.physical_id in info.physical_ids):
+                self.result.note(
+                    f"{info.full_name} was emptied, renamed or made anew, of which no message tells: it was not "
+                    "compared."
+                )
+                return False
+        return True
+
     async def add_upstream(self, info: TableInfo, rows: RowComparison) -> None:
         """Adds the upstream's rows, as they stood where the changefeed has got to."""
         self.progress.stage(f"{info.full_name}: the upstream's rows")
@@ -74,6 +100,9 @@ class AtRest:
         for physical_id in info.physical_ids:
             if physical_id not in self.state.copied:
                 await self._read(info, physical_id, self.state.from_ts, rows.add_at_start)
+
+    def judge(self, info: TableInfo, rows: RowComparison, *, was_emptied: bool = False) -> None:
+        self.result.add(rows.found())
 
     async def _read(
         self, info: TableInfo, physical_id: int, ts: int, add: Callable[[list[pa.BinaryArray]], None]
@@ -90,13 +119,31 @@ class AtRest:
 
 
 @asynccontextmanager
-async def at_rest(changefeed: Changefeed, secrets_dir: Path | None, progress: ReadingProgress) -> AsyncIterator[AtRest]:
-    """The changefeed, and its upstream. Raises NotVerifiable when it runs, or has run meanwhile."""
+async def at_rest(
+    changefeed: Changefeed, secrets_dir: Path | None, progress: ReadingProgress, start: Start
+) -> AsyncIterator[AtRest]:
+    """The changefeed, and its upstream, whose history is held. Raises NotVerifiable when it runs, or has meanwhile."""
     recorded = StateLog.of(changefeed, secrets_dir)
     progress.stage("the changefeed's log")
     async with upstream_of(changefeed, secrets_dir) as pd, recorded.at_rest(pd) as state:
         check_cluster(pd, state)
         check_settled(state)
-        with scratch_database() as db:
+        async with AsyncExitStack() as stack:
+            knows_start = await _hold(stack, pd, state, start)
+            db = stack.enter_context(scratch_database())
             result = RowsVerdict(checkpoint_ts=str(state.checkpoint_ts))
-            yield AtRest(state, pd, db, result, progress)
+            yield AtRest(state, pd, db, result, progress, knows_start=knows_start)
+
+
+async def _hold(stack: AsyncExitStack, pd: PdClient, state: State, start: Start) -> bool:
+    """Whether it is held from startTs on."""
+    await stack.enter_async_context(held(pd, state.checkpoint_ts, "checkpoint"))
+    if start == "unused":
+        return False
+    try:
+        await stack.enter_async_context(held(pd, state.from_ts, "startTs"))
+    except NotVerifiable:
+        if start == "needed":
+            raise
+        return False
+    return True

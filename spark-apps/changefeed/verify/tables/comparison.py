@@ -48,12 +48,57 @@ class RowComparison:
 
     def found(self) -> TableRows:
         """Compare all rows that were added."""
+        self._gather()
+        return self._counted()
+
+    def found_again(self, before: str | None, kept: str) -> tuple[TableRows, int]:
+        """`found`, of rows that may have been changed meanwhile, and how many are taken for such.
+
+        `before`: a table of the database with what an earlier look has found, "" nothing. What is not just so there
+        does not count. `kept`: a table that is made for the next look.
+        """
+        self._gather()
+        self._db.execute(f"CREATE OR REPLACE TABLE {kept} AS SELECT * FROM unequal")
+        moved = 0
+        if before is not None:
+            alike = " AND ".join(
+                f"b.{name} IS NOT DISTINCT FROM unequal.{name}" for name in (*self._key, "upstream", "downstream")
+            )
+            stood = f"EXISTS (SELECT 1 FROM {before} b WHERE {alike})" if before else "false"
+            (moved,) = self._row(f"SELECT count(*) FROM unequal WHERE NOT {stood}")
+            self._db.execute(f"DELETE FROM unequal WHERE NOT {stood}")
+        return self._counted(), moved
+
+    def leave_unsaid(self) -> int:
+        """Leave out the upstream's rows of which there is nothing downstream: how many."""
+        return self._left_out(
+            f"is_upstream AND NOT EXISTS (SELECT 1 FROM rows d WHERE NOT d.is_upstream AND {self._same('d', 'rows')})"
+        )
+
+    def without_values(self) -> int:
+        """How many rows are known by their keys alone."""
+        (count,) = self._row("SELECT count(*) FROM rows WHERE v IS NULL")
+        return count
+
+    def _left_out(self, where: str) -> int:
+        (count,) = self._row(f"SELECT count(*) FROM rows WHERE {where}")
+        self._db.execute(f"DELETE FROM rows WHERE {where}")
+        return count
+
+    def _same(self, one: str, other: str) -> str:
+        return " AND ".join(f"{one}.{name} = {other}.{name}" for name in self._key)
+
+    def _gather(self) -> None:
         keys = ", ".join(self._key)
         self._db.execute(
             f"""CREATE OR REPLACE TEMP TABLE unequal AS
             SELECT {keys}, count(*) FILTER (is_upstream) AS want, count(*) FILTER (NOT is_upstream) AS have,
-            min(v) AS low, max(v) AS high FROM rows GROUP BY {keys} HAVING have <> want OR low <> high"""
+            min(v) AS low, max(v) AS high,
+            min(v) FILTER (is_upstream) AS upstream, min(v) FILTER (NOT is_upstream) AS downstream
+            FROM rows GROUP BY {keys} HAVING have <> want OR low <> high"""
         )
+
+    def _counted(self) -> TableRows:
         (rows,) = self._row("SELECT count(*) FROM rows WHERE is_upstream")
         missing, surplus, different = self._row(
             f"SELECT coalesce(sum(greatest(want - have, 0)), 0), coalesce(sum(greatest(have - want, 0)), 0), "

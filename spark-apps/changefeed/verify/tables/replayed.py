@@ -25,14 +25,25 @@ class ReplayedComparison(RowComparison):
         db.execute(f"CREATE OR REPLACE TABLE at_start({columns}, v UBIGINT)")
 
     def add_stored(
-        self, sequence: int, columns: Sequence[pa.Array], op: pa.Array | None, commit_ts: pa.Array | None
+        self,
+        sequence: int,
+        columns: Sequence[pa.Array],
+        op: pa.Array | None,
+        commit_ts: pa.Array | None,
+        values_from: int | None = None,
     ) -> None:
-        """Adds rows of a data file, or last messages. `op`, `commit_ts`: of a changelog's."""
+        """Adds rows of a data file, or last messages. `op`, `commit_ts`: of a changelog's.
+
+        `values_from`: up to that ts, and where there is none, the keys alone say something.
+        """
         count = len(columns[0])
         more = {"op": pa.nulls(count, pa.string()) if op is None else op}
         more["ts"] = pa.nulls(count, pa.int64()) if commit_ts is None else commit_ts
         shown = f"{sequence}, ts, op IS DISTINCT FROM 'D'"
-        self._insert("stored", f"{shown}, {self._from}, hash({', '.join(self._columns)})", columns, more)
+        values = f"hash({', '.join(self._columns)})"
+        if values_from is not None:
+            values = f"CASE WHEN ts > {values_from} THEN {values} END"
+        self._insert("stored", f"{shown}, {self._from}, {values}", columns, more)
 
     def add_gone(self, sequence: int, keys: Sequence[pa.Array]) -> None:
         self._db.register("given", pa.table(list(keys), list(self._key)))
@@ -44,13 +55,17 @@ class ReplayedComparison(RowComparison):
     def add_at_start(self, columns: Sequence[pa.Array]) -> None:
         self._insert("at_start", f"{self._from}, hash({', '.join(self._columns)})", columns, {})
 
-    def settle(self, after_ts: int, *, is_changelog: bool, knows_start: bool) -> int:
+    def settle(self, after_ts: int, *, is_changelog: bool, knows_start: bool, upto_ts: int | None = None) -> int:
         """Make rows of it all: those of the changelog above `after_ts`, or what nothing deletes. How many changes are
         there twice.
 
         A row that stood at the start and was not changed since is in no file: it is as if it were, if the upstream
         still has it. Without `knows_start` each row that no file has is taken for such a one.
+
+        `upto_ts`: what a changelog has behind it does not count.
         """
+        if is_changelog and upto_ts is not None:
+            self._db.execute(f"DELETE FROM stored WHERE ts > {upto_ts}")
         if is_changelog:
             self._db.execute(
                 f"""INSERT INTO rows SELECT false, {self._keys}, v FROM (
@@ -76,8 +91,19 @@ class ReplayedComparison(RowComparison):
         )
         return int(twice)
 
-    def _same(self, one: str, other: str) -> str:
-        return " AND ".join(f"{one}.{name} = {other}.{name}" for name in self._key)
+    def leave_unsaid(self) -> int:
+        """Leave out the upstream's rows that no change is about: how many."""
+        said = " OR ".join(
+            f"EXISTS (SELECT 1 FROM {table} WHERE {self._same(table, 'rows')})" for table in ("stored", "gone")
+        )
+        return self._left_out(f"is_upstream AND NOT ({said})")
+
+    def leave_changed(self, after_ts: int) -> int:
+        """Leave out the rows that the changelog has changed behind a ts: how many."""
+        changed = f"EXISTS (SELECT 1 FROM stored WHERE ts > {after_ts} AND {self._same('stored', 'rows')})"
+        (count,) = self._row(f"SELECT count(*) FROM (SELECT DISTINCT {self._keys} FROM rows WHERE {changed})")
+        self._left_out(changed)
+        return count
 
     def _insert(self, table: str, shown: str, columns: Sequence[pa.Array], more: dict[str, pa.Array]) -> None:
         self._db.register("given", pa.table([*columns, *more.values()], [*self._columns, *more]))

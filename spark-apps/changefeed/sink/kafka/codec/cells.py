@@ -29,7 +29,10 @@ def base64_of(values: pa.Array) -> pa.Array:
 
 
 def json_float(values: pa.Array) -> pa.Array:
-    """Shortest digits; with an exponent, of as few digits as it has, for the very small and the very large."""
+    """Shortest digits; with an exponent, of as few digits as it has, for the very small and the very large.
+
+    JSON has no number for NaN and infinity: they are strings, as of Kafka Connect's own converter.
+    """
     size = pc.abs(values.cast(pa.float64()))
     is_plain = pc.or_(
         pc.equal(size, 0.0), pc.and_(pc.greater_equal(size, _SMALLEST_PLAIN), pc.less(size, _FIRST_LARGE))
@@ -37,7 +40,10 @@ def json_float(values: pa.Array) -> pa.Array:
     if pc.all(is_plain).as_py() is not False:
         return plain_float(values)
     scientific = pc.replace_substring_regex(go_float(values), r"e-0(\d)$", r"e-\1")
-    return pc.if_else(is_plain, plain_float(values), scientific)
+    text = pc.if_else(is_plain, plain_float(values), scientific)
+    if pc.all(pc.is_finite(values)).as_py() is not False:
+        return text
+    return pc.if_else(pc.is_finite(values), text, pc.binary_join_element_wise('"', text, '"', ""))
 
 
 def is_zero(column: ColumnInfo, values: pa.Array) -> pa.Array:

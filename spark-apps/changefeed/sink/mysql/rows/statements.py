@@ -12,15 +12,18 @@ used. Otherwise INSERT, and for updates INSERT ... ON DUPLICATE KEY UPDATE, with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from changefeed.errors import NeedsHuman
 from changefeed.model.position import OP_DELETE, OP_INSERT
+from changefeed.schema.table_info import ColumnInfo
 from changefeed.sink.mysql.rows.changes import Changes, Mask, Rows
 from changefeed.sink.mysql.rows.keys import TableKeys, handle_numbers
 from changefeed.sink.mysql.rows.literals import identifier, joined, literal_parts, literals
@@ -61,7 +64,7 @@ def fold(handles: Rows, op: npt.NDArray[np.uint8], moved: Mask, rows: Rows, is_s
 
 
 class ChunkStatements:
-    """The SQL text of a chunk's rows, made once."""
+    """The SQL text of a chunk's rows, made once. Raises NeedsHuman for a value that no column of MySQL's can have."""
 
     def __init__(self, keys: TableKeys, changes: Changes, moved: Mask, is_safe: bool) -> None:
         self.keys = keys
@@ -75,6 +78,8 @@ class ChunkStatements:
         self._on_duplicate = b" ON DUPLICATE KEY UPDATE " + b",".join(
             identifier(column.name) + b"=VALUES(" + identifier(column.name) + b")" for column in written
         )
+        for column in written:
+            _check_numbers(keys, column, shown)
         values = [literal_parts(column, shown[column.name]) for column in written]
         self._rows = joined([b"(", *between(b",", values), b"),"])
         self.offsets: Rows = offsets(self._rows)  # bytes of all rows before each, and of all
@@ -116,3 +121,17 @@ class ChunkStatements:
         head = verb + b" INTO " + self._table + b" " + self._columns + b" VALUES "
         for some in parts(rows, self.offsets):
             yield b"".join([head, text(self._rows, some, b","), end])
+
+
+def _check_numbers(keys: TableKeys, column: ColumnInfo, shown: Mapping[str, pa.Array]) -> None:
+    """NaN and infinity are numbers to PostgreSQL alone."""
+    values = shown[column.name]
+    if not pa.types.is_floating(values.type) or pc.all(pc.is_finite(values)).as_py() is not False:
+        return
+    row = pc.index(pc.is_finite(values), False).as_py()
+    key = ", ".join(f"{each.name} {shown[each.name][row].as_py()}" for each in keys.handle)
+    raise NeedsHuman(
+        f"{keys.table.full_name}: the row with {key} has {values[row].as_py()} in its column {column.name}, which no "
+        "number of MySQL's is.",
+        "Change such rows upstream and start a new changefeed, or exclude the table by a filter rule.",
+    )
