@@ -1,18 +1,14 @@
-"""Values of PostgreSQL's types on a real server: docs/reference/postgresql-types.md is right, and each sink has them."""
+"""Values of PostgreSQL's types: a real server and each sink have what docs/reference/postgresql-types.md says."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "consumers"))
-
 import consumers_postgresql_types as page
+import pytest
 from integration_iceberg import sink as iceberg_sink
 from integration_java import FETCH_S
 from integration_kafka_broker import Broker, messages_of

@@ -31,8 +31,8 @@ def verify(
     not running.
 
     Files and topics are compared with the upstream's history since startTs, which must still be there: TiDB's GC keeps
-    ten minutes unless tidb_gc_life_time says more. PostgreSQL keeps no history: files are compared with its tables as
-    they stand, while the changefeed runs.
+    ten minutes unless tidb_gc_life_time says more. PostgreSQL keeps no history: sinks of all kinds are compared with
+    its tables as they stand, while the changefeed runs.
 
     Exit codes: 0 every promise holds, 3 can't be checked, 4 a promise is broken.
 

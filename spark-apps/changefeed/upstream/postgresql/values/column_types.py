@@ -24,6 +24,8 @@ ranges, inet and its like, money (in the session's lc_monetary), longer bit and 
 geometric types, composites, pg_lsn, xid8, and what extensions bring. An enum is text because its values are not
 numbered: one may be added between two others. A domain is what it is based on, which the catalog knows, not the stream.
 
+docs/reference/postgresql-types.md has what each sink makes of them.
+
 Of dates and times those are refused that a sink's types can't hold: infinity, years before 1 and after 9999. A row is
 never changed to fit; the error names table, column and key.
 """
