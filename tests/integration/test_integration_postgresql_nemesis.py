@@ -1,8 +1,11 @@
-"""A bank in a PostgreSQL, while the processes of its changefeed are killed, the server is, and connections are cut.
+"""A bank and a table of all types in a PostgreSQL, while the processes of its changefeed are killed, the server is, and
+connections are cut.
 
 Tables are altered, made and emptied all the while. Whatever happens, what is replayed of the files is what the tables
-have, and at each ts no transaction is there in part. `CHANGEFEED_EVIDENCE=FILE`: 50 kills instead of 6, and what was
-counted goes there; `CHANGEFEED_SEED=123` draws the same again.
+have, at each ts no transaction is there in part, and each row of each type is what the server said of it in the same
+transaction. `CHANGEFEED_EVIDENCE=FILE`: 50 kills instead of 6 on each of the servers, with the promotion of a standby
+where the server has that, and in the end its slot is lost; what was counted goes there. `CHANGEFEED_SEED=123` draws the
+same again.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -21,9 +24,9 @@ from typing import Any
 
 import pytest
 from changefeed.upstream.postgresql.slot.anchors import EMIT
-from conftest import Changefeed
-from integration_killer import Killer
-from integration_postgresql import Postgresql, running
+from conftest import Changefeed, wait_for
+from integration_killer import PASSED_S, Killer
+from integration_postgresql import Postgresql, running, standby_of
 from integration_postgresql_bank import (
     PUBLICATION,
     TABLES,
@@ -34,10 +37,14 @@ from integration_postgresql_bank import (
     replayed,
     tables,
 )
+from integration_postgresql_kinds import KINDS, Files, KindsBuilder, KindsWriter, make_kinds, touch_all
 from integration_story import Story
 
 USER, PASSWORD = "keeper", "p@ss/word"
 EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
+#: By the name that `running` knows: 15 is the oldest on which all is tried, and has each type; 18 has the failover.
+SERVERS = ("debian", "newest")
+FAILS_OVER = "newest"
 #: What happens to whom, and how often, before the driver is killed.
 KILLS = {
     "puller killed": 1,
@@ -60,7 +67,14 @@ LONG = {
 TRANSFERS_A_SECOND = 40.0
 LONGEST_PAUSE_S = 1.0 if EVIDENCE else 0.3  # before the next event
 LONGEST_BUILDING_PAUSE_S = 2.0 if EVIDENCE else 1.0
+LONGEST_WRITING_PAUSE_S = 0.2
+#: A transaction above this goes to the server's disk while it is decoded.
+OPTIONS = ("-c", "logical_decoding_work_mem=64kB", "-c", "TimeZone=Asia/Kathmandu", "-c", "DateStyle=SQL, DMY")
 UNREAD_S = 1.0  # how long nobody reads at the end
+PROMOTION, STANDBY = "standby promoted", "standby_1"
+COPIED = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_type = 'logical'"
+COPIED_S = 180.0  # the driver holds once a minute
+LOSS_PAUSE_S = 2.0
 _CUT_OFF = {
     "reader cut off": "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL",
     "all cut off": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename IS NOT NULL AND "
@@ -70,15 +84,8 @@ _CUT_OFF = {
 pytestmark = pytest.mark.timeout(3600 if EVIDENCE else 600)
 
 
-@pytest.fixture
-def database() -> Iterator[Postgresql]:
-    with running(USER, PASSWORD, of="newest") as server:
-        server.query(*TABLES, PUBLICATION)
-        yield server
-
-
-@pytest.fixture
-def changefeed(database: Postgresql, tmp_path: Path) -> Iterator[Changefeed]:
+@contextmanager
+def changefeed_of(database: Postgresql, tmp_path: Path) -> Iterator[Changefeed]:
     secret = tmp_path / "secrets" / "reader"
     secret.mkdir(parents=True)
     for key, value in (("username", USER), ("password", PASSWORD)):
@@ -112,63 +119,118 @@ class Source:
         return {self.database.port}
 
 
-@contextmanager
-def under_load(bank: Bank, builder: Builder) -> Iterator[None]:
-    """Transfers and changes of schema go on inside; what fails there fails here."""
-    stop = Event()
-    with ThreadPoolExecutor(2) as pool:
-        try:
-            writers = [
-                pool.submit(bank.run, stop, TRANSFERS_A_SECOND),
-                pool.submit(builder.run, stop, LONGEST_BUILDING_PAUSE_S),
-            ]
-            yield
-        finally:
-            stop.set()
-        for writer in writers:
-            writer.result()
+@dataclass
+class Load:
+    """Who writes to the database, one thread each; what fails there fails where the load ends."""
+
+    bank: Bank
+    builder: Builder
+    kinds: KindsWriter
+    kinds_builder: KindsBuilder
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        stop = Event()
+        with ThreadPoolExecutor(4) as pool:
+            try:
+                writers = [
+                    pool.submit(self.bank.run, stop, TRANSFERS_A_SECOND),
+                    pool.submit(self.builder.run, stop, LONGEST_BUILDING_PAUSE_S),
+                    pool.submit(self.kinds.run, stop, LONGEST_WRITING_PAUSE_S),
+                    pool.submit(self.kinds_builder.run, stop, LONGEST_BUILDING_PAUSE_S),
+                ]
+                yield
+            finally:
+                stop.set()
+            for writer in writers:
+                writer.result()
 
 
-def test_each_change_is_there_once_and_each_transaction_whole_whoever_is_killed(
-    database: Postgresql, changefeed: Changefeed
-) -> None:
+@pytest.mark.parametrize("of", SERVERS)
+def test_each_change_is_there_once_and_each_transaction_whole_whoever_is_killed(of: str, tmp_path: Path) -> None:
     story = Story()
     rng = random.Random(story.seed)
+    if not EVIDENCE and of != rng.choice(SERVERS):
+        pytest.skip("the seed has drawn the other one")
+    with running(USER, PASSWORD, options=OPTIONS, of=of) as database, ExitStack() as standbys:
+        database.query(*TABLES)
+        story.say(f"{database.query('SHOW server_version')[0][0]} lacks {make_kinds(database)}")
+        database.query(PUBLICATION)
+        with changefeed_of(database, tmp_path) as changefeed:
+            said = torment(database, changefeed, standbys, story, rng, can_fail_over=of == FAILS_OVER)
+    if EVIDENCE:
+        path = Path(EVIDENCE)
+        others = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(others | {said["version"].split(".")[0]: said}, indent=1) + "\n")
+
+
+def torment(
+    database: Postgresql,
+    changefeed: Changefeed,
+    standbys: ExitStack,
+    story: Story,
+    rng: random.Random,
+    *,
+    can_fail_over: bool,
+) -> dict[str, Any]:
+    """What was counted."""
     events = [event for event, times in (LONG if EVIDENCE else KILLS).items() for _ in range(times)]
     rng.shuffle(events)
+    if EVIDENCE and can_fail_over:
+        events.insert(rng.randrange(len(events) // 4, len(events)), PROMOTION)
     source, bank = Source(database), Bank(database, story.seed)
-    builder = Builder(database, random.Random(rng.random()), story.say)
+    load = Load(
+        bank,
+        Builder(database, random.Random(rng.random()), story.say),
+        KindsWriter(database, random.Random(rng.random()), story.say),
+        KindsBuilder(database, random.Random(rng.random()), story.say),
+    )
     killer = Killer(source, changefeed, 1, story.say)
     seconds: dict[str, list[float]] = {}
     killer.start()
     killer.wait_until_passed()
     bank.open()
-    with under_load(bank, builder):
+    with load.going_on():
         for event in events:
             time.sleep(rng.uniform(0, LONGEST_PAUSE_S))  # a random moment is what is wanted
             story.say(event)
+            if event == PROMOTION:
+                killer = promoted(standbys, database, changefeed, source, story)
+                continue
             seconds.setdefault(event, []).append(round(harm(event, killer, database), 2))
         changefeed.kill()  # the last one: the next run reads to the end
         time.sleep(UNREAD_S)
+    touch_all(database)
     changefeed.spec["targetTs"] = str(source.now())
     assert changefeed.run_here() == 0
     found = changes(changefeed.lake)
-    here, there = replayed(found), tables(database)
-    story.say(f"{bank.transfers} transfers, {dict(builder.done)}, {len(found)} changes, {len(there)} tables")
+    here, there = replayed(found), tables(database, without=(KINDS,))
+    files = Files(changefeed.lake, found)
+    done = {name: dict(each.done) for name, each in (("bank", load.builder), ("types", load.kinds_builder))}
+    story.say(f"{bank.transfers} transfers, {load.kinds.done}, {done}, {len(found)} changes, {len(there)} tables")
     assert differences(here, there) == []
-    assert builder.done.keys() == {"_add", "_drop", "_make", "_empty"}, "something has happened"
+    assert list(files.faults()) == []
+    assert files.against(database) == []
+    assert load.builder.done.keys() == {"_add", "_drop", "_make", "_empty"}, "something has happened"
+    assert load.kinds.done["commits"] > 0
+    said = {
+        "version": database.query("SHOW server_version")[0][0],
+        "seed": story.seed,
+        "kills": {event: len(took) for event, took in seconds.items()} | {"driver killed at the end": 1},
+        "standbys_promoted": events.count(PROMOTION),
+        "recovery_s": {event: sorted(took) for event, took in seconds.items()},
+        "transfers": bank.transfers,
+        "commits_of_all_types": load.kinds.done["commits"],
+        "rows_of_all_types": len(files.of_table),
+        "cells_compared": files.compared,
+        "schema_changes": done,
+        "tables": len(there),
+        "changes": len(found),
+        "differences": 0,
+    }
     if EVIDENCE:
-        said = {
-            "seed": story.seed,
-            "kills": {event: len(took) for event, took in seconds.items()} | {"driver killed at the end": 1},
-            "recovery_s": {event: sorted(took) for event, took in seconds.items()},
-            "transfers": bank.transfers,
-            "schema_changes": dict(builder.done),
-            "tables": len(there),
-            "changes": len(found),
-            "differences": 0,
-        }
-        Path(EVIDENCE).write_text(json.dumps(said, indent=1) + "\n")
+        said["slot_lost"] = lost(database, changefeed, killer, load, story)
+    return said
 
 
 def harm(event: str, killer: Killer, database: Postgresql) -> float:
@@ -183,3 +245,50 @@ def harm(event: str, killer: Killer, database: Postgresql) -> float:
         database.query(_CUT_OFF[event])
     killer.wait_until_passed()
     return time.monotonic() - began
+
+
+def promoted(standbys: ExitStack, database: Postgresql, changefeed: Changefeed, source: Source, story: Story) -> Killer:
+    """The server dies under load, with the changefeed, and a standby that has a copy of its slot takes over."""
+    standby = standbys.enter_context(standby_of(database, STANDBY))
+    standbys.callback(database.stop)
+    database.query(f"ALTER SYSTEM SET synchronized_standby_slots = '{STANDBY}'", "SELECT pg_reload_conf()")
+
+    def is_copied() -> bool:
+        database.query("SELECT pg_log_standby_snapshot()")
+        return bool(standby.query(COPIED) == [[True]])
+
+    wait_for(is_copied, "the standby has a copy of the slot that it would keep", COPIED_S)
+    database.kill()
+    changefeed.kill()
+    standby.query("SELECT pg_promote()")
+    database.become(standby)
+    changefeed.spec["upstream"]["postgresql"]["port"] = database.port
+    killer = Killer(source, changefeed, 1, story.say)
+    killer.start()
+    killer.wait_until_passed()
+    return killer
+
+
+def lost(database: Postgresql, changefeed: Changefeed, killer: Killer, load: Load, story: Story) -> dict[str, Any]:
+    """Under load the server removes WAL that the slot needs: the changefeed says so, and has no gap up to there."""
+    del changefeed.spec["targetTs"]
+    killer.start()
+    killer.wait_until_passed()
+    with load.going_on():
+        time.sleep(LOSS_PAUSE_S)  # a random moment is what is wanted
+        database.query("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+        began = time.monotonic()
+        while database.query("SELECT wal_status FROM pg_replication_slots WHERE slot_type = 'logical'") != [["lost"]]:
+            database.query("CREATE TABLE public.filler ()", "DROP TABLE public.filler", "SELECT pg_switch_wal()")
+            database.query("CHECKPOINT")
+        code, _, error = changefeed.finish(PASSED_S)
+    seconds = round(time.monotonic() - began, 2)
+    story.say(f"the slot is lost: {code} after {seconds} s, {error[-600:]}")
+    assert "SnapshotLostByGC" in error
+    assert "its WAL is removed" in error
+    found = [change for change in changes(changefeed.lake) if change.ts <= changefeed.checkpoint()]
+    replayed(found)
+    files = Files(changefeed.lake, found)
+    assert list(files.faults()) == []
+    assert files.gaps(database) == []
+    return {"exit_code": code, "until_it_ended_s": seconds, "gaps": 0}

@@ -2,6 +2,7 @@
 
 simulate.py SEEDS               seeds 0 .. SEEDS - 1
 simulate.py SEEDS --out FILE    the same, its figures into a file; when it is stopped, the next run goes on from there
+simulate.py SEEDS --slot        worlds of a slot of PostgreSQL
 simulate.py --mutations         each mutation and a seed that finds it, into found.json and bench/results/mutations.md
 SEED=123 [WITHOUT=a,b] [HEALED=4.5] [MUTATION="core: what is taken out"] simulate.py
 """
@@ -13,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +37,12 @@ def run_chunk(first: int, end: int) -> str | None:
     """The story of the first seed that breaks something."""
     found = failing(map(Story, range(first, end)))
     return None if found is None else told(found)
+
+
+def run_slot_chunk(first: int, end: int) -> str | None:
+    """The same of a slot's worlds."""
+    found = failing(map(Story, range(first, end)), SlotWorld)
+    return None if found is None else "\n".join([*found.trace, str(found)])
 
 
 def find(mutation: Mutation, seeds: int = BUDGET) -> Broken | None:
@@ -75,8 +82,7 @@ class _Figures:
     cores: int = 0
 
 
-def _many(seeds: int, out: Path | None) -> int:
-    cores = os.cpu_count() or 1
+def _many(run: Callable[[int, int], str | None], seeds: int, cores: int, out: Path | None) -> int:
     # Kept beside the result until that is complete.
     kept = out.with_suffix(".part") if out is not None else None
     before = _Figures(**json.loads(kept.read_text())) if kept is not None and kept.exists() else _Figures()
@@ -84,7 +90,7 @@ def _many(seeds: int, out: Path | None) -> int:
     figures = before
     firsts = range(before.seeds, seeds, CHUNK)
     with ProcessPoolExecutor(cores) as pool:
-        results: Iterator[str | None] = pool.map(run_chunk, firsts, (min(f + CHUNK, seeds) for f in firsts))
+        results: Iterator[str | None] = pool.map(run, firsts, (min(f + CHUNK, seeds) for f in firsts))
         for first, story in zip(firsts, results, strict=True):
             if story is not None:
                 _say(story)
@@ -135,13 +141,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The cores together, in virtual time.")
     parser.add_argument("seeds", nargs="?", type=int, default=5_000)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--slot", action="store_true")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--mutations", action="store_true")
     arguments = parser.parse_args()
     if arguments.mutations:
         return _mutations()
     if seed := os.environ.get("SEED"):
         return _one(int(seed))
-    return _many(arguments.seeds, arguments.out)
+    run = run_slot_chunk if arguments.slot else run_chunk
+    return _many(run, arguments.seeds, arguments.cores, arguments.out)
 
 
 if __name__ == "__main__":

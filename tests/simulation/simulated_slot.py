@@ -1,18 +1,22 @@
-"""A slot of a PostgreSQL with all that read it, in one thread: the server's WAL, drivers, pullers, and pullers that are
-left over from those that were replaced.
+"""A slot of a PostgreSQL with all that read it, in one thread: the server's WAL, a standby that may take over, drivers,
+pullers, and pullers that are left over from those that were replaced.
 
-Simulated are the server, the clock, the driver and the shell of a feed. The cores are the product's own: `chain` and
-`subscriptions`. Everything is cut into steps, between which all others go on and any process can end.
+Simulated are the servers, the clock, the driver and the shell of a feed. The cores are the product's own: `chain`,
+`subscriptions` and `timelines`. Everything is cut into steps, between which all others go on and any process can end.
 
 What must hold: a commit has one ts, whoever reads it and however often; nobody hears that all is there who lacks a row;
-the slot is not confirmed beyond what is durable; nobody misses history; and at the end all rows are there.
+the slot is not confirmed beyond what is durable, and at the end it is confirmed beyond all that is; nobody misses
+history; whoever has rows that a new server lacks is told no more, and nobody else is refused; and at the end all rows
+are there.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from random import Random
 
 from changefeed.model.tso import compose
@@ -20,6 +24,7 @@ from changefeed.upstream.postgresql.schema.news import TICKS
 from changefeed.upstream.postgresql.slot.anchors import LEAD_MS, Said
 from changefeed.upstream.postgresql.slot.chain import Chain
 from changefeed.upstream.postgresql.slot.subscriptions import SlotSubscriptions
+from changefeed.upstream.postgresql.slot.timelines import Crossing, Switch, switches
 from simulated_world import Broken, Story
 
 SLOT = "s"
@@ -38,6 +43,8 @@ _ODDS = {
     "moved": 0.02,
     "others": 1.0,
     "future": 0.02,
+    "promoted": 0.01,
+    "unguarded": 0.5,  # a standby may lack what is read
 }
 
 
@@ -53,7 +60,10 @@ class Commit:
 
 
 class Server:
-    """`reader`: who is let in. `persisted`: of the slot's position, what a crash does not take back."""
+    """The primary. `reader`: who is let in. `persisted`: of the slot's position, what a crash does not take back.
+
+    A standby has all up to `replicated`, and the slot as it was at `copied`. `is_guarded`: no more is sent than that.
+    """
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -62,6 +72,10 @@ class Server:
         self._messages: list[Callable[[], Said]] = []  # begun, not committed
         self._lsn = self._last_ts = 0
         self.confirmed = self.persisted = 0
+        self.replicated = self.copied = 0
+        self.is_guarded = True
+        self.timeline = 1
+        self._history = ""  # of timelines, as the server sends it
         self.reader: Puller | None = None
 
     def commit(self, *tables: int, said: Said | None = None) -> None:
@@ -78,11 +92,11 @@ class Server:
             return own if is_believed else 0
         return max(own, self._last_ts + TICKS)
 
-    def anchor(self, held: int = 0, slot: str = "") -> int:
+    def anchor(self, held: int = 0, slot: str = "", crossed: int = 0) -> int:
         """A message begins, which has its ts already, and others may commit before it; that ts."""
         us = self.clock_us + LEAD_MS * 1000
         ts = compose(us // 1000) + compose(us % 1000) // 1000
-        self._messages.append(lambda: Said(ts, held, slot))
+        self._messages.append(lambda: Said(ts, held, slot, crossed))
         return ts
 
     def commit_message(self, newest: bool = False) -> None:
@@ -94,8 +108,37 @@ class Server:
         self.reader, self.confirmed = None, self.persisted
         self._messages.clear()
 
+    def replicate(self) -> None:
+        """The standby gets some more."""
+        self.replicated = self._rng.randint(self.replicated, self._lsn)
+        if self.confirmed <= self.replicated:
+            self.copied = self.confirmed
+
+    def promote(self) -> None:
+        """The standby takes over, with what it has."""
+        lacking = next((each.lsn for each in self.wal if each.lsn > self.replicated), self._lsn + 1)
+        at = self._rng.randint(self.replicated + 1, lacking)
+        self._history += f"{self.timeline}\t{at >> 32:X}/{at & 0xFFFFFFFF:X}\tno recovery target specified\n"
+        self.timeline += 1
+        self.wal = [each for each in self.wal if each.lsn < at]
+        self._lsn, self._last_ts = at - 1, max((each.ts for each in self.wal), default=0)
+        self.replicated = min(self.replicated, self._lsn)
+        self.persisted = self.copied
+        self.crash()
+
+    @property
+    def last_ts(self) -> int:
+        return self._last_ts
+
+    def switches(self) -> list[Switch]:
+        """When others have taken over, behind what is confirmed."""
+        found = switches(self._history, self.timeline) if self._history else []
+        return [each for each in found if each.lsn > self.confirmed]
+
     def from_lsn(self, lsn: int, most: int) -> list[Commit]:
-        return [each for each in self.wal if each.lsn >= lsn][:most]
+        first = bisect_left(self.wal, lsn, key=attrgetter("lsn"))
+        found = self.wal[first : first + most]
+        return [each for each in found if each.lsn <= self.replicated] if self.is_guarded else found
 
 
 @dataclass
@@ -113,12 +156,22 @@ class Puller:
         self.subscriptions = SlotSubscriptions()
         self._chain: Chain | None = None  # None: it is not connected
         self._next = self._confirmed = 0
+        self._crossing: Crossing | None = None  # while it looks
+        self._looked_to = 0
+        self._common_ts: int | None = None
         self._rows: dict[int, list[tuple[int, int]]] | None = None  # (ts, LSN) by table, to be handed on
+
+    @property
+    def read_ts(self) -> int:
+        """Up to where it has rows to be handed on."""
+        return (self._chain.last_ts or 0) if self._chain is not None and self._rows is not None else 0
 
     def step(self) -> None:
         self.subscriptions.check()
         if self._chain is None:
             self._open()
+        elif self._crossing is not None:
+            self._look(self._chain, self._crossing)
         elif self._rows:
             table, rows = self._rows.popitem()
             self._hand_on(table, rows)
@@ -136,10 +189,47 @@ class Puller:
         other = self._server.reader
         if other is not None and other.born > self.born:
             return
-        self._server.reader = self
+        self._server.reader, self._rows, self._common_ts = self, None, None
+        points = self._server.switches()
+        self._crossing = Crossing(SLOT, points) if points else None
+        if self._crossing is not None:
+            self._server.anchor()
+            self._server.commit_message(newest=True)
+            self._looked_to = self._server.wal[-1].lsn
+        self._begin()
+        self._world.say(f"puller {self.born} begins at {self._next}, behind it are {points}")
+
+    def _begin(self) -> None:
         self._chain, self._confirmed, self._next = Chain(SLOT), 0, self._server.confirmed
-        self.subscriptions.begin()
-        self._world.say(f"puller {self.born} begins at {self._next}")
+        if self._crossing is None:
+            self.subscriptions.begin()
+
+    def _look(self, chain: Chain, crossing: Crossing) -> None:
+        """As SlotReader.look."""
+        if self._server.reader is not self:
+            self._chain = None
+            return
+        for each in self._server.from_lsn(self._next, self._world.rng.randint(0, 5)):
+            crossing.commit(each.lsn, chain.commit(each.lsn, each.time_us, each.said), each.said)
+            self._next = each.lsn + 1
+        if chain.lsn >= self._looked_to:
+            self._crossing, self._common_ts = None, crossing.common_ts
+            self._begin()
+
+    def _may_go_on(self, common_ts: int, position: int | None) -> bool:
+        """As SlotFeed._cross."""
+        if (reached_ts := self.subscriptions.reached_ts) is None:
+            return True
+        if reached_ts > common_ts:
+            self._chain = None
+            self._world.refused(self, f"{reached_ts} is read, and the server has what was before up to {common_ts}")
+            return False
+        if position is not None and position > common_ts:
+            self._server.anchor(0, SLOT, self._server.timeline)
+            self._server.commit_message(newest=True)
+            self._chain = None  # and is told of nothing until that has come back
+            return False
+        return True
 
     def _read(self, chain: Chain) -> None:
         wanted, needed_ts = self.subscriptions.tables(), self.subscriptions.needed_ts
@@ -160,7 +250,8 @@ class Puller:
         for sub_id in [] if chain.first_ts is None else self.subscriptions.below(chain.first_ts):
             self.subscriptions.release(sub_id)
             self._world.lost(self, sub_id)
-        self._rows = dict(rows)
+        if self._common_ts is None or self._may_go_on(self._common_ts, chain.last_ts):
+            self._rows = dict(rows)
 
     def _hand_on(self, table: int, rows: list[tuple[int, int]]) -> None:
         for sub_id in self.subscriptions.takers(table):
@@ -177,6 +268,10 @@ class Puller:
                 self._world.resolved(self, sub_id, position)
 
 
+class Refused(Exception):
+    """The changefeed ends: a server has taken over that lacks what was read."""
+
+
 class SlotWorld:
     """`trace` says what has happened in it."""
 
@@ -191,6 +286,11 @@ class SlotWorld:
         self._born = self._sub_ids = 0
         self._left_over: list[Puller] = []
         self._is_let_go_by_others = False  # a puller that is left over has confirmed
+        self.server.is_guarded = not self._happens("unguarded")
+        self._read_ts = 0  # by any driver
+        self._lost: dict[int, dict[int, int]] = {table: {} for table in _TABLES}  # with a server: ts by LSN
+        self._is_torn = self._may_be_refused = False  # what is written has rows that are lost; something is lost
+        self._old_ts = 0  # all that may be told of what a server has brought before it was replaced
         self._end_ts: int | None = None  # nothing is written any more
         # What is durable: where it began, how far each table is, with which rows.
         self._start_ts = 0
@@ -210,12 +310,18 @@ class SlotWorld:
                 self._step()
                 self._harm()
             self._faults.clear()
-            self._end_ts = max((each.ts for each in self.server.wal if each.tables), default=0)
+            written = [each for each in self.server.wal if each.tables]
+            self._end_ts = max((each.ts for each in written), default=0)
+            end_lsn = max((each.lsn for each in written if each.ts), default=-1)
             for _ in range(_LAST_STEPS):
                 self._step()
-                if self._checkpoint_ts >= self._end_ts:
+                if self._checkpoint_ts >= self._end_ts and self.server.confirmed > end_lsn:
                     return
-            raise AssertionError(f"the end {self._end_ts} is not reached: {self._flushed}")
+            raise AssertionError(
+                f"{self._end_ts} at {end_lsn} is not reached: {self._flushed}, {self.server.confirmed}"
+            )
+        except Refused:
+            return
         except Exception as error:
             raise Broken(self.story, error, self.trace) from error
 
@@ -265,6 +371,8 @@ class SlotWorld:
         server, rng = self.server, self.rng
         server.clock_us += rng.choice((0, 10, 300, 3_000, 1_000_000))
         assert self._puller is not None
+        if rng.random() < 0.2:
+            server.replicate()
         match rng.randrange(16):
             case 0 if self._end_ts is None:
                 server.commit(*rng.sample(_TABLES, rng.randint(0, len(_TABLES))))
@@ -294,7 +402,9 @@ class SlotWorld:
             if self._flushed[table] < ts <= upto:
                 self._written[table][lsn] = ts
         self._flushed[table] = upto
-        assert self._written[table] == self._there(table, self._start_ts, upto), f"{table} is not whole up to {upto}"
+        self._is_torn |= bool(self._written[table].items() & self._lost[table].items())
+        is_whole = self._written[table] == self._there(table, self._start_ts, upto)
+        assert is_whole or self._is_torn, f"{table} is not whole up to {upto}"
 
     def _there(self, table: int, after: int, upto: int) -> dict[int, int]:
         return {each.lsn: each.ts for each in self.server.wal if table in each.tables and after < each.ts <= upto}
@@ -308,7 +418,7 @@ class SlotWorld:
         """What commits beside us: another changefeed, which holds by its own slot, and whoever likes."""
         if "others" in self._faults and self.rng.random() < 0.2:
             self.server.clock_us += self.rng.choice((0, 10, 2_000))
-            self.server.anchor(compose(self.server.clock_us // 1000), "other")
+            self.server.anchor(compose(self.server.clock_us // 1000), "other", self.server.timeline)
             self.server.commit_message(newest=True)
 
     def _harm(self) -> None:
@@ -324,6 +434,8 @@ class SlotWorld:
             server.crash()
         if self._happens("cut"):
             server.reader = None
+        if server.copied and self._happens("promoted"):
+            self._promote()
         if self._subscribed and self._happens("held"):
             self._puller.subscriptions.hold(rng.choice(sorted(self._subscribed)))
         if self._subscribed and self._happens("moved"):
@@ -335,6 +447,21 @@ class SlotWorld:
         if self._happens("pulled again"):
             self._pull_again()
         if self._happens("driver killed"):
+            self._start()
+
+    def _promote(self) -> None:
+        server = self.server
+        before, in_hand = server.wal, 0 if self._puller is None else self._puller.read_ts
+        server.promote()
+        server.clock_us += self.rng.choice((-20_000, 0, 20_000))
+        self.say(f"another server takes over at {server.switches()[-1:]}, {len(before) - len(server.wal)} are lost")
+        for each in before[len(server.wal) :]:
+            for table in each.tables:
+                self._lost[table][each.lsn] = each.ts
+        self._old_ts = max(server.last_ts, in_hand)
+        self._may_be_refused |= max(self._read_ts, in_hand) > server.last_ts
+        assert not (server.is_guarded and self._may_be_refused), "what is kept back is not read"
+        if self.rng.random() < 0.5:
             self._start()
 
     def _pull_again(self) -> None:
@@ -358,6 +485,8 @@ class SlotWorld:
     def resolved(self, puller: Puller, sub_id: int, upto: int) -> None:
         if puller is not self._puller or (subscription := self._subscribed.get(sub_id)) is None:
             return
+        self._read_ts = max(self._read_ts, upto)
+        assert not self._is_torn or upto <= self._old_ts, f"{upto} is told, and what was written is lost"
         table, start_ts = subscription.table, subscription.start_ts
         wanted = self._there(table, start_ts, upto).keys()
         assert wanted <= subscription.got, f"table {table} lacks {wanted - subscription.got} at {upto}"
@@ -370,6 +499,12 @@ class SlotWorld:
         assert not ahead, f"{lsn} is confirmed, and {ahead[0]} is not durable at {self._checkpoint_ts}"
         self.server.confirmed = max(self.server.confirmed, lsn)
         self._is_let_go_by_others |= puller is not self._puller
+
+    def refused(self, puller: Puller, why: str) -> None:
+        """What is left over has nobody to tell it to."""
+        if puller is self._puller:
+            assert self._may_be_refused, f"{why}: nothing of it is lost"
+            raise Refused(why)
 
     def lost(self, puller: Puller, sub_id: int) -> None:
         """It may be that what is left over has let go of what is durable, and is pulled again."""

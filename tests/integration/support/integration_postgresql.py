@@ -116,6 +116,11 @@ class Postgresql:
             process.wait()
             psutil.wait_procs(family, _START_S)
 
+    def become(self, other: Postgresql) -> None:
+        """Whoever knows this one is led to the other, as if by a name. To be called when this one does not run."""
+        assert self._process is None, "it runs"
+        vars(self).update(vars(other))
+
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 

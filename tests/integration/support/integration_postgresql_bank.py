@@ -7,7 +7,7 @@ import json
 import random
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ PUBLICATION = "CREATE PUBLICATION changefeed FOR ALL TABLES WITH (publish_via_pa
 #: What a client meets whose server dies; the second half of a message, too.
 LOST = (pg8000.native.Error, OSError, struct.error)
 _NULL = "\\N"
+_LONGEST_CELL = 1 << 24
 _COLUMNS = (
     "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'bank' "
     "ORDER BY table_name, ordinal_position"
@@ -66,7 +67,7 @@ class Bank:
 
     def run(self, stop: Event, per_second: float) -> None:
         """Transfers until then. A server that is away is asked again."""
-        while not stop.is_set():
+        while not stop.wait(1 / per_second):
             with suppress(*LOST), self._database.connect() as connection:
                 while not stop.wait(1 / per_second):
                     self._one(connection)
@@ -152,11 +153,12 @@ class Builder:
         return self._rng.choice(("accounts", "transfers", "notes"))
 
 
-def tables(database: Postgresql) -> Tables:
+def tables(database: Postgresql, without: Collection[str] = ()) -> Tables:
     """What the server has now."""
     columns: dict[str, list[str]] = {}
     for table, column in database.query(_COLUMNS):
-        columns.setdefault(table, []).append(column)
+        if table not in without:
+            columns.setdefault(table, []).append(column)
     found: Tables = {}
     for table, names in columns.items():
         rows = database.query(f"SELECT {', '.join(f'{name}::text' for name in names)} FROM bank.{table}")
@@ -166,12 +168,13 @@ def tables(database: Postgresql) -> Tables:
 
 @dataclass(frozen=True)
 class Change:
-    """What is done to a row; without one the table is emptied."""
+    """What is done to a row; without one the table is emptied. `version`: of the schema that it has in the files."""
 
     ts: int
     table: str
     op: str = ""
     row: tuple[tuple[str, str], ...] = ()
+    version: int = 0
 
     @property
     def key(self) -> str:
@@ -180,6 +183,7 @@ class Change:
 
 def changes(lake: Path) -> list[Change]:
     """By ts; a table is emptied before its rows of later."""
+    csv.field_size_limit(_LONGEST_CELL)
     found = []
     for folder in (lake / "bank").iterdir():
         names: dict[int, list[str]] = {}
@@ -189,11 +193,12 @@ def changes(lake: Path) -> list[Change]:
             if schema["Type"] == Action.TRUNCATE_TABLE:
                 found.append(Change(schema["TableVersion"], folder.name))
         for path in folder.rglob("CDC*.csv"):
-            columns = names[int(path.relative_to(folder).parts[0])]
+            version = int(path.relative_to(folder).parts[0])
             with path.open(newline="") as file:
                 for op, table, schema_name, ts, *values in csv.reader(file):
                     assert (schema_name, table) == ("bank", folder.name)
-                    found.append(Change(int(ts), table, op, tuple(zip(columns, values, strict=True))))
+                    row = tuple(zip(names[version], values, strict=True))
+                    found.append(Change(int(ts), table, op, row, version))
     return sorted(found, key=lambda change: change.ts)
 
 

@@ -209,7 +209,7 @@ async def test_who_comes_late_makes_the_stream_begin_anew(monkeypatch: pytest.Mo
 async def test_a_server_that_has_taken_over_must_have_what_was_read(
     monkeypatch: pytest.MonkeyPatch, start_ts: int, may_go_on: bool
 ) -> None:
-    run = Run(monkeypatch, [taken(20), taken(30, 25), taken(30)])
+    run = Run(monkeypatch, [taken(20), taken(30, 25), taken(30)], [taken(20), taken(30, 25), taken(30)])
     run.reader.common_ts = 20
     async with run.feed as feed:
         feed.subscribe(1, T, b"", b"", start_ts)
@@ -217,6 +217,7 @@ async def test_a_server_that_has_taken_over_must_have_what_was_read(
             lambda: any(each == Resolved(1, 30) or isinstance(each, SubscriptionFailed) for each in run.events)
         )
     assert run.reader.crossed is may_go_on
+    assert run.reader.opened == 1 + may_go_on, "what says that it is crossed comes back before anything is told"
     if not may_go_on:
         (failed,) = run.events
         assert isinstance(failed, SubscriptionFailed)

@@ -178,14 +178,29 @@ class SlotFeed(Feed):
             await self._telling(self._has_room())
             wanted, needed_ts = self._subscriptions.tables(), self._subscriptions.needed_ts
             taken = await self._in_thread(self._reader.read, wanted, needed_ts)
+            if await self._telling(self._crosses(taken)):
+                return
             await self._telling(self._hand_on(taken))
+
+    async def _crosses(self, taken: SlotArrival) -> bool:
+        """Another server has taken over: nothing of its own is told if it lacks what has been read (timelines).
+
+        True: it has that, and the WAL says so now. The stream begins anew, so nothing is told until that has come back.
+        """
+        common_ts, reached_ts = self._reader.common_ts, self._subscriptions.reached_ts
+        if common_ts is None or reached_ts is None:
+            return False
+        if reached_ts > common_ts:
+            raise _not_here(common_ts, reached_ts)
+        if taken.position is None or taken.position <= common_ts:
+            return False
+        await self._in_thread(self._reader.cross)
+        return True
 
     async def _hand_on(self, taken: SlotArrival) -> None:
         if taken.first_ts is not None:
             for sub_id in self._subscriptions.below(taken.first_ts):
                 await self._lost(sub_id, self._no_history(sub_id, taken.first_ts))
-        if (common_ts := self._reader.common_ts) is not None:
-            await self._cross(common_ts, taken.position)
         await self._news(taken)
         for ts, content in taken.news:
             if not isinstance(told := read_content(content), Relation):
@@ -201,15 +216,6 @@ class SlotFeed(Feed):
         for sub_id in self._subscriptions.behind(taken.position):
             if self._subscriptions.sent(sub_id, taken.position):
                 await self._emit(Resolved(sub_id, taken.position))
-
-    async def _cross(self, common_ts: int, position: int | None) -> None:
-        """Another server has taken over: nothing of its own is told if it lacks what has been read (timelines)."""
-        if (reached_ts := self._subscriptions.reached_ts) is None:
-            return
-        if reached_ts > common_ts:
-            raise _not_here(common_ts, reached_ts)
-        if position is not None and position > common_ts:
-            await self._in_thread(self._reader.cross)
 
     async def _news(self, taken: SlotArrival) -> None:
         """What a stream that begins anew tells again is left out."""
@@ -274,13 +280,13 @@ class SlotFeed(Feed):
         if self._room is not None:
             await self._room()
 
-    async def _telling(self, waited: Awaitable[Any]) -> None:
+    async def _telling(self, waited: Awaitable[T]) -> T:
         """Wait for something else, while the server is told that we live."""
         task = asyncio.ensure_future(waited)
         try:
             while not (await asyncio.wait({task}, timeout=_TELL_S))[0]:
                 await self._in_thread(self._reader.tell)
-            await task
+            return await task
         finally:
             task.cancel()
             await asyncio.wait({task})

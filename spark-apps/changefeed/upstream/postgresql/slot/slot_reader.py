@@ -127,13 +127,17 @@ class SlotReader:
         if (crossing := self._crossing) is None:
             return False
         assert self._session is not None, "it is open"
-        if self._looked_to is None:
-            self._looked_to = int(self._session.rows(anchors.EMIT)[0][0])
+        if self._looked_to is None:  # by position: this server's clock may be behind the ts of the one before it
+            self._looked_to = self.anchor()
         for _ in self.read(frozenset(), 0).rows:  # nothing is confirmed
             pass
-        if (self._chain.last_ts or 0) < self._looked_to:
+        if self._chain.lsn < self._looked_to:
             return True
+        assert self._replication is not None, "it is open"
+        timeline = self._replication.timeline
         self.open()
+        if self._replication.timeline != timeline:  # yet another server
+            return True
         self._crossing, self.common_ts = None, crossing.common_ts
         return False
 
@@ -142,7 +146,6 @@ class SlotReader:
         assert self._session is not None, "it is open"
         assert self._replication is not None, "it is open"
         self._session.rows(anchors.EMIT_CROSSED, crossed=str(self._replication.timeline), slot=self._slot)
-        self.common_ts = None
 
     def close(self) -> None:
         """Nothing when it is not open."""

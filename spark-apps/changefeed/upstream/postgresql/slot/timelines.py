@@ -5,14 +5,18 @@ common with the server that it replaces. A commit's ts is the same on both if it
 is made of the WAL before it (chain). So who has read all up to a ts has read nothing that the new server lacks if a
 commit that they have in common is at or above that ts.
 
-1. *The standby has all that was read.* The reader says so in the WAL before it tells of any commit of the new timeline:
-   that timeline is *crossed*.
+1. *The standby has all that was read.* The reader says so in the WAL, and tells of no commit of the new timeline before
+   that has come back: that timeline is *crossed*.
 2. *It lacks something.* Nothing says that it is crossed, and somebody has read on: that must not go on, as the sink has
    rows that the database has lost.
 3. *A reader begins anew behind the crossing, with a slot that is not confirmed so far.* It has read on, too, but what
    is said in the WAL tells that this is the new timeline's.
 4. *Two standbys are promoted, one after the other, while nobody reads.* What is in common with the first server counts.
 5. *The slot is confirmed behind the point.* A reader has crossed it, as it confirms nothing before.
+6. *A standby of the new server takes over at once.* If it has what was read of that, it has what says that it is
+   crossed, which came back first.
+7. *The new server's clock is behind.* What it commits has ts that go on from those of the one before it, so how far
+   is looked is a position in the WAL, not a ts.
 """
 
 from __future__ import annotations
