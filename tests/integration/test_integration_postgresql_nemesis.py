@@ -10,6 +10,7 @@ same again.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -23,6 +24,8 @@ from threading import Event
 from typing import Any
 
 import pytest
+from changefeed.owner.closing.undriven import hold
+from changefeed.spec.parse import parse
 from changefeed.upstream.postgresql.slot.anchors import EMIT
 from conftest import Changefeed, wait_for
 from integration_killer import PASSED_S, Killer
@@ -73,7 +76,6 @@ OPTIONS = ("-c", "logical_decoding_work_mem=64kB", "-c", "TimeZone=Asia/Kathmand
 UNREAD_S = 1.0  # how long nobody reads at the end
 PROMOTION, STANDBY = "standby promoted", "standby_1"
 COPIED = "SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_type = 'logical'"
-COPIED_S = 180.0  # the driver holds once a minute
 LOSS_PAUSE_S = 2.0
 _CUT_OFF = {
     "reader cut off": "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL",
@@ -253,11 +255,12 @@ def promoted(standbys: ExitStack, database: Postgresql, changefeed: Changefeed, 
     standbys.callback(database.stop)
     database.query(f"ALTER SYSTEM SET synchronized_standby_slots = '{STANDBY}'", "SELECT pg_reload_conf()")
 
-    def is_copied() -> bool:
+    def is_copied() -> bool:  # until what the slot needs is not older than the standby
+        asyncio.run(hold(parse(changefeed.file.read_text()), changefeed.folder / "secrets"))
         database.query("SELECT pg_log_standby_snapshot()")
         return bool(standby.query(COPIED) == [[True]])
 
-    wait_for(is_copied, "the standby has a copy of the slot that it would keep", COPIED_S)
+    wait_for(is_copied, "the standby has a copy of the slot that it would keep", PASSED_S)
     database.kill()
     changefeed.kill()
     standby.query("SELECT pg_promote()")

@@ -149,3 +149,36 @@ async def test_a_slot_that_waits_for_an_old_transaction_says_so(server: Postgres
     await making
     ts = await lease.begin()
     await lease.hold(ts)
+
+
+async def test_rows_are_told_apart_by_the_primary_key_that_their_table_has_got(
+    server: Postgresql, tmp_path: Path
+) -> None:
+    """The stream describes the table as before: with the replica identity FULL it does not say the key."""
+    server.query(
+        "CREATE SCHEMA bank",
+        "CREATE TABLE bank.t (id int PRIMARY KEY, v int NOT NULL)",
+        "ALTER TABLE bank.t REPLICA IDENTITY FULL",
+        PUBLICATION,
+    )
+    world = World(server, tmp_path)
+    run = world.run()
+    await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")
+    await asyncio.to_thread(server.query, "INSERT INTO bank.t VALUES (1, 1)")
+    await world.to_now(run)
+    await asyncio.to_thread(
+        server.query,
+        "ALTER TABLE bank.t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id, v)",
+        "INSERT INTO bank.t VALUES (1, 2)",
+        "BEGIN",
+        "UPDATE bank.t SET v = 11 WHERE v = 1",
+        "UPDATE bank.t SET v = 12 WHERE v = 2",
+        "COMMIT",
+    )
+    await world.to_now(run)
+    await run.killed()
+    found = sorted((change.ts, change.op, dict(change.row)["v"]) for change in changes(world.lake))
+    assert [(op, v) for _, op, v in found] == [
+        *[("I", "1"), ("I", "2")],
+        *[("D", "1"), ("D", "2"), ("I", "11"), ("I", "12")],
+    ]

@@ -182,6 +182,8 @@ class Puller:
             self._chain = None  # cut off
         elif self.subscriptions.settle():
             self._server.reader = self._chain = None
+        elif self._common_ts is not None and not self._world.is_whole(self):
+            pass  # a driver gives a puller all tables at once: one that it keeps back is not known to have been read
         elif not self.subscriptions.all_rest:
             self._read(self._chain)
 
@@ -286,7 +288,7 @@ class SlotWorld:
         self._born = self._sub_ids = 0
         self._left_over: list[Puller] = []
         self._is_let_go_by_others = False  # a puller that is left over has confirmed
-        self.server.is_guarded = not self._happens("unguarded")
+        self.server.is_guarded = "promoted" in self._faults and not self._happens("unguarded")
         self._read_ts = 0  # by any driver
         self._lost: dict[int, dict[int, int]] = {table: {} for table in _TABLES}  # with a server: ts by LSN
         self._is_torn = self._may_be_refused = False  # what is written has rows that are lost; something is lost
@@ -371,7 +373,7 @@ class SlotWorld:
         server, rng = self.server, self.rng
         server.clock_us += rng.choice((0, 10, 300, 3_000, 1_000_000))
         assert self._puller is not None
-        if rng.random() < 0.2:
+        if rng.random() < (0.2 if server.is_guarded else 0.03):
             server.replicate()
         match rng.randrange(16):
             case 0 if self._end_ts is None:
@@ -476,6 +478,10 @@ class SlotWorld:
         self.server.commit_message(newest=True)
 
     # What a puller brings.
+
+    def is_whole(self, puller: Puller) -> bool:
+        """Whether it has all tables."""
+        return puller is not self._puller or len(self._subscribed) == len(_TABLES)
 
     def rows(self, puller: Puller, sub_id: int, rows: list[tuple[int, int]]) -> None:
         if puller is self._puller and (subscription := self._subscribed.get(sub_id)) is not None:

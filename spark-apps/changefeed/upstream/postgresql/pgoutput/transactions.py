@@ -49,8 +49,9 @@ def no_primary_key(relation: Relation) -> Sequence[str]:
 class Arrival:
     """What some bytes have brought.
 
-    `events`, in their order: a Relation when a table is described for the first time or otherwise than before, what a
-    transaction brings beside its rows, then its Commit. `changes`, to be read once: their `commits` count the commits
+    `events`, in their order: a Relation when a table is described for the first time or otherwise than before, or again
+    with the replica identity FULL, as it does not say the primary key; what a transaction brings beside its rows, then
+    its Commit. `changes`, to be read once: their `commits` count the commits
     among the events.
     """
 
@@ -177,7 +178,7 @@ class TransactionStream:
         number = self._number_of.setdefault(relation, len(self._relations))
         if number == len(self._relations):
             self._relations.append(relation)
-        if self._current.get(relation.oid) != number:
+        if self._current.get(relation.oid) != number or relation.replica_identity == "f":
             self._current[relation.oid] = number
             self._events.append(relation)
 

@@ -228,7 +228,10 @@ class SlotReader:
                 case LogicalMessage():
                     if event.is_transactional:
                         self._said = anchors.said(event.prefix, event.content) or self._said
-                case Relation() | Truncate():
+                case Relation():
+                    self._primary_keys.pop(event, None)  # it may be described again because that is another one
+                    self._altered.append(event)
+                case Truncate():
                     self._altered.append(event)
                 case KeepAlive():
                     self._received = max(self._received, event.end_lsn)
