@@ -192,6 +192,7 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	$(PY) bench/soak.py
 	$(PY) bench/soak.py --tables 1010 --hot 10 --regions 1 --rows 10 --rate 4300 --flush 5s --unharmed --out bench/results/thousand_tables.json
 	$(SIMULATE) 100000 --out bench/results/simulation.json # resumes if interrupted
+	$(SIMULATE) 100000 --slot --out bench/results/simulation_slot.json # resumes, too
 	$(PY) tests/unit/schema/schema_fuzz.py 1000000
 	@$(MAKE) mutations
 

@@ -43,7 +43,8 @@ _OF = {
     "quota": "owner/test_owner_quota.py owner",
     "memory": "owner/test_owner_memory.py owner",
     "initial copy": "owner/test_owner_copying.py puller/test_puller_initial_copy.py",
-    "slot": "upstream/test_upstream_postgresql_chain.py upstream/test_upstream_postgresql_subscriptions.py",
+    "slot": "upstream/test_upstream_postgresql_chain.py upstream/test_upstream_postgresql_subscriptions.py "
+    "upstream/test_upstream_postgresql_timelines.py",
     "Iceberg": "sink/test_sink_iceberg_lost.py sink/test_sink_iceberg_publish.py sink/test_sink_iceberg_ddl.py "
     "sink/test_sink_iceberg_maintenance.py",
 }
