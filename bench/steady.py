@@ -38,7 +38,7 @@ _COUNTED = {
 }
 
 
-class Upstream(Protocol):
+class Source(Protocol):
     """What is written to while it is watched. `cpu_s`: of its server, so far; else as of Cluster."""
 
     def cpu_s(self) -> float: ...
@@ -53,7 +53,7 @@ class Watch:
     """Lags in ms, sampled; what was counted and used in between."""
 
     run: Run
-    upstream: Upstream
+    upstream: Source
     reader: Reader
     resolved_ms: list[float] = field(default_factory=list)
     checkpoint_ms: list[float] = field(default_factory=list)
@@ -145,7 +145,7 @@ class Watched:
     until_ms: float
 
 
-def watched(case: Case, run: Run, upstream: Upstream, reader: Reader) -> Watched:
+def watched(case: Case, run: Run, upstream: Source, reader: Reader) -> Watched:
     """Watch it, from when it has caught up; nothing is written any more afterwards."""
     watch = Watch(run, upstream, reader)
     watch.until_caught_up()

@@ -44,6 +44,8 @@ class Recipe:
         shape = self.table.to_json()
         for name in ("schema_name", "id", "name", "partition"):
             del shape[name]
+        for index in shape["index_info"]:  # of PostgreSQL's, names and ids are the database's
+            del index["id"], index["idx_name"]
         return json.dumps([shape, [column.id for column in self.selection.columns]])
 
     def mount(self, rows: pa.RecordBatch) -> Records:

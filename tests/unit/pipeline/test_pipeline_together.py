@@ -78,8 +78,9 @@ class Order:
 
 
 def like(table: TableInfo, number: int) -> TableInfo:
-    """Another one with the same columns and keys."""
-    return replace(table, id=table.id + 10 * number, name=f"t{number}")
+    """Another one with the same columns and keys, which may be called otherwise."""
+    indexes = tuple(replace(each, id=each.id + number, name=f"t{number}_{each.name}") for each in table.indexes)
+    return replace(table, id=table.id + 10 * number, name=f"t{number}", indexes=indexes)
 
 
 def order(

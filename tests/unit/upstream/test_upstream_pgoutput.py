@@ -15,7 +15,7 @@ import pgoutput_reader as slow
 import pytest
 from changefeed.errors import NeedsHuman, ProtocolViolation
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.upstream.postgresql.pgoutput import held_rows
+from changefeed.upstream.postgresql.pgoutput import changes, held_rows
 from changefeed.upstream.postgresql.pgoutput.messages import Commit, KeepAlive, LogicalMessage, Relation, Truncate
 from changefeed.upstream.postgresql.pgoutput.transactions import TransactionStream
 from changefeed.upstream.scratch import LocalFile
@@ -47,7 +47,8 @@ def test_any_stream_cut_anywhere_has_the_changes_that_a_slow_reader_finds(
     expected = [(found.lsn, slow.net(found, primary_key)) for found in slow.transactions(stream)]
     part_bytes = data.draw(st.sampled_from([1, 100, 1 << 20]))
     scratch = data.draw(st.sampled_from([None, partial(LocalFile, Path(tempfile.gettempdir()))]))
-    with mock.patch.object(held_rows, "PART_BYTES", part_bytes):
+    few = data.draw(st.sampled_from([0, 2, changes.FEW_ROWS]))
+    with mock.patch.object(held_rows, "PART_BYTES", part_bytes), mock.patch.object(changes, "FEW_ROWS", few):
         assert slow.read(stream, cuts, primary_key, scratch) == expected
 
 
@@ -156,6 +157,24 @@ def test_a_table_without_an_identity_is_refused_by_name(identity: str) -> None:
     table = Table(7, identity, ("id", "a"), (), 1)
     with pytest.raises(NeedsHuman, match=r"public\.t7 can't be told apart: its replica identity is empty"):
         list(TransactionStream().take(BEGIN + frame(b"R" + table.relation()) + insert("1", "x") + COMMIT).changes)
+
+
+def test_rows_of_tables_that_are_alike_are_not_taken_for_one_another() -> None:
+    """They are looked at together: each has its own row 1, and of which one has two is said."""
+    other = Table(8, "d", ("id", "a"), (0,), 1)
+    described = DESCRIBED + frame(b"R" + other.relation())
+
+    def of_other(kind: bytes, tag: bytes, *cells: Any) -> bytes:
+        return frame(kind + struct.pack(">I", 8) + tag + tuple_data([*cells]))
+
+    rows = insert("1", "x") + of_other(b"I", b"N", "1", "y") + insert("2", "x") + of_other(b"D", b"K", "3", None)
+    read = TransactionStream().take(BEGIN + described + rows + COMMIT)
+    found = [(each.relation.oid, each.batch(1, np.array([9], np.uint64))) for each in read.changes]
+    seen = [(oid, row["op"], row["key"][-1:], row["value"][-1:]) for oid, batch in found for row in batch.to_pylist()]
+    assert seen == [(7, 2, b"1", b"x"), (7, 2, b"2", b"x"), (8, 2, b"1", b"y"), (8, 0, b"3", b"")]
+    twice = BEGIN + described + insert("1", "x") + 2 * of_other(b"I", b"N", "1", "y") + COMMIT
+    with pytest.raises(NeedsHuman, match=r"public\.t8 can't be told apart: a transaction changes two"):
+        list(TransactionStream().take(twice).changes)
 
 
 def test_a_row_inserted_twice_is_refused() -> None:

@@ -8,7 +8,7 @@ this order: changes of schema, rows, and how far they are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -44,6 +44,7 @@ from changefeed.upstream.contract import (
 from changefeed.upstream.postgresql.copies.initial_copy import InitialCopies
 from changefeed.upstream.postgresql.copies.table_reader import TableReader
 from changefeed.upstream.postgresql.failures import FailuresInARow
+from changefeed.upstream.postgresql.pgoutput.changes import FEW_ROWS
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
 from changefeed.upstream.postgresql.schema.news import read_content
 from changefeed.upstream.postgresql.server import PostgresqlServer
@@ -205,10 +206,11 @@ class SlotFeed(Feed):
         for ts, content in taken.news:
             if not isinstance(told := read_content(content), Relation):
                 self._copies.emptied(ts, told)
-        while (rows := await self._in_thread(next, taken.rows, None)) is not None:
-            await self._rows(rows)
-            self._copies.take(rows)
-            await self._has_room()
+        while found := await self._in_thread(_some, taken.rows):
+            for rows in found:
+                await self._rows(rows)
+                self._copies.take(rows)
+                await self._has_room()
         if taken.position is None:
             return
         self._subscriptions.position = taken.position
@@ -293,6 +295,17 @@ class SlotFeed(Feed):
 
     async def _in_thread(self, function: Callable[..., T], *values: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(function, *values))
+
+
+def _some(rows: Iterator[SlotRows]) -> list[SlotRows]:
+    """The next ones: those of many tables at once if they are few."""
+    found, count = [], 0
+    for each in rows:
+        found.append(each)
+        count += each.batch.num_rows
+        if count >= FEW_ROWS:
+            break
+    return found
 
 
 def _not_here(common_ts: int, reached_ts: int) -> NeedsHuman:

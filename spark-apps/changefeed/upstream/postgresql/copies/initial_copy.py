@@ -53,8 +53,8 @@ TRANSACTION_S = 2.0
 
 
 @dataclass(frozen=True)
-class _Open:
-    """A transaction that the stream has passed. `whose`: subscription and turn; `until`: chunks begin in it."""
+class _PassedSnapshot:
+    """Chunks of `whose`, a subscription and its turn, begin in its transaction `until` then."""
 
     whose: tuple[int, int]
     until: float
@@ -86,7 +86,7 @@ class InitialCopies:
         self._changes: dict[int, tuple[int, FirstChanges]] = {}  # by subscription, with its turn
         self._emptied: dict[int, int] = {}  # subscription and turn of tables without old rows
         self._seen: dict[int, int] = {}  # by subscription: what `TableReader.begin` must see
-        self._open: _Open | None = None
+        self._snapshot: _PassedSnapshot | None = None
         self._failures = FailuresInARow(SAID_FROM)
 
     @property
@@ -139,7 +139,7 @@ class InitialCopies:
                 self._changed.clear()
                 self._forget()
                 if (copying := self._subscriptions.next_copy()) is None:
-                    if self._open is not None:
+                    if self._snapshot is not None:
                         await self._close()
                     await self._changed.wait()
                 else:
@@ -198,12 +198,12 @@ class InitialCopies:
     async def _begin(self, copying: Copying) -> ReadableTable | None:
         """Its table in a transaction that the stream has passed; None: it is not its turn any more."""
         whose = copying.sub_id, copying.turn
-        if self._open is not None and self._open.whose == whose and self._clock.monotonic() < self._open.until:
-            return self._open.table
+        last, now = self._snapshot, self._clock.monotonic()
+        if last is not None and last.whose == whose and now < last.until:
+            return last.table
         await self._end()
         if copying.sub_id not in self._seen:
             self._seen[copying.sub_id] = await self._in_thread(self._reader.xid)
-        until = self._clock.monotonic() + TRANSACTION_S
         table = await self._in_thread(self._reader.begin, copying.table, self._seen[copying.sub_id])
         behind = await self._anchor()
         while self._subscriptions.is_copying(copying) and self._lsn < behind:
@@ -211,17 +211,17 @@ class InitialCopies:
             await self._changed.wait()
         if not self._subscriptions.is_copying(copying):
             return None
-        self._open = _Open(whose, until, table)
+        self._snapshot = _PassedSnapshot(whose, now + TRANSACTION_S, table)
         return table
 
     async def _end(self) -> None:
         """The transaction, if there is one."""
-        if self._open is not None:
-            self._open = None
+        if self._snapshot is not None:
+            self._snapshot = None
             await self._in_thread(self._reader.end)
 
     async def _close(self) -> None:
-        self._open = None
+        self._snapshot = None
         await self._in_thread(self._reader.close)
 
     def _check_known(self, copying: Copying, table: ReadableTable, former: FormerRows) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from changefeed.model.rows import RAW_SCHEMA
 from changefeed.upstream.binary_view import Ints
 from changefeed.upstream.postgresql.pgoutput.held_rows import Part
 from changefeed.upstream.postgresql.pgoutput.large import RowHashes, row_by_row
-from changefeed.upstream.postgresql.pgoutput.located_rows import NONE, LocatedRows
+from changefeed.upstream.postgresql.pgoutput.located_rows import NONE, Likeness, LocatedRows, likeness
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
 from changefeed.upstream.postgresql.pgoutput.netting import Chains, chains, out_of_order, row_hashes
 from changefeed.upstream.postgresql.pgoutput.row_messages import RowMessages
@@ -33,6 +34,9 @@ from changefeed.upstream.postgresql.pgoutput.tuples import view_of
 from changefeed.upstream.scratch import Scratch
 
 Ops = npt.NDArray[np.uint8]
+#: A table with no more rows is looked at together with those that are like it: a hundred calls into numpy cost what so
+#: many rows do.
+FEW_ROWS = 1 << 10
 #: The names of the primary key of a relation whose replica identity is FULL, () if it has none. None: nobody wants rows
 #: of the relation, whatever its identity is.
 PrimaryKey = Callable[[Relation], Sequence[str] | None]
@@ -69,23 +73,30 @@ def changes_of(
     if len(parts) > 1:
         parts = row_by_row(parts, lambda part: _hashes(part, relations, primary_key), scratch)
     for part in parts:
-        for versions in _by_table(part(), relations, primary_key):
-            yield from _Net(versions).changes()
+        for versions in _by_table(part(), relations, primary_key, few=FEW_ROWS):
+            yield from _Net(versions, relations).changes()
 
 
 def _by_table(
-    messages: RowMessages, relations: Sequence[Relation], primary_key: PrimaryKey
+    messages: RowMessages, relations: Sequence[Relation], primary_key: PrimaryKey, few: int = 0
 ) -> Iterable[list[LocatedRows]]:
-    """The rows of each table, by its versions."""
-    view = view_of(messages.data)
-    found: dict[int, list[LocatedRows]] = {}
-    for number in np.flatnonzero(np.bincount(messages.relations)).tolist():
+    """The rows of each table, by its versions; those of tables that have `few` and are alike, together."""
+    view, counts = view_of(messages.data), np.bincount(messages.relations)
+    versions: dict[int, list[int]] = {}
+    identities: dict[int, list[int]] = {}
+    for number in np.flatnonzero(counts).tolist():
         relation = relations[number]
-        if (names := primary_key(relation)) is None:
-            continue
-        rows = LocatedRows(view, relation, _identity(relation, names), messages, number)
-        found.setdefault(relation.oid, []).append(rows)
-    return found.values()
+        if (names := primary_key(relation)) is not None:
+            identities[number] = _identity(relation, names)
+            versions.setdefault(relation.oid, []).append(number)
+    alike: dict[Likeness | int, list[int]] = {}
+    for oid, numbers in versions.items():
+        first = numbers[0]
+        is_small = len(numbers) == 1 and counts[first] <= few
+        alike.setdefault(likeness(relations[first], identities[first]) if is_small else oid, []).extend(numbers)
+    for which, numbers in alike.items():
+        together = [numbers] if isinstance(which, tuple) else [[number] for number in numbers]
+        yield [LocatedRows(view, relations[of[0]], identities[of[0]], messages, of) for of in together]
 
 
 def _hashes(messages: RowMessages, relations: Sequence[Relation], primary_key: PrimaryKey) -> RowHashes:
@@ -119,10 +130,13 @@ def _alike(relation: Relation, why: str) -> NeedsHuman:
 
 
 class _Net:
-    """All changes of one table in their order: change i is number `local[i]` of those of version `version[i]`."""
+    """All changes of one table in their order: change i is number `local[i]` of those of version `version[i]`.
 
-    def __init__(self, versions: list[LocatedRows]) -> None:
-        self._versions = versions
+    Or those of several tables, in one version each.
+    """
+
+    def __init__(self, versions: list[LocatedRows], relations: Sequence[Relation]) -> None:
+        self._versions, self._relations = versions, relations
         numbers = np.concatenate([rows.numbers for rows in versions])
         self._version = np.repeat(np.arange(len(versions)), [len(rows.numbers) for rows in versions])
         self._local = np.concatenate([np.arange(len(rows.numbers)) for rows in versions])
@@ -139,7 +153,7 @@ class _Net:
             )
 
     def changes(self) -> list[NetChanges]:
-        found = chains(self._commits, self._keys)
+        found = chains(self._transactions(), self._keys)
         if found is None:
             firsts = lasts = np.arange(len(self._op))
         else:
@@ -149,36 +163,49 @@ class _Net:
         existed, exists = self._op[firsts] != OP_INSERT, self._op[lasts] != OP_DELETE
         shown = np.where(exists, lasts, firsts)  # of whose version the change is
         op = np.where(exists, np.where(existed, OP_UPDATE, OP_INSERT), OP_DELETE).astype(np.uint8)
-        made = []
+        made: list[NetChanges] = []
         for number, rows in enumerate(self._versions):
             chosen = (self._version[shown] == number) & (existed | exists)
             if chosen.all() and found is None:
-                made.append(self._changes(rows, op, firsts, shown, self._keys))
+                made += self._changes(rows, op, firsts, shown, self._keys)
             elif chosen.any():
                 keys = self._keys.take(pa.array(shown[chosen]))
-                made.append(self._changes(rows, op[chosen], firsts[chosen], shown[chosen], keys))
+                made += self._changes(rows, op[chosen], firsts[chosen], shown[chosen], keys)
         return made
 
-    def _changes(self, rows: LocatedRows, op: Ops, firsts: Ints, shown: Ints, keys: pa.BinaryArray) -> NetChanges:
+    def _transactions(self) -> Ints:
+        """By change, a number for its transaction in its table."""
+        if len(self._versions) > 1:
+            return self._commits
+        return self._commits * len(self._relations) + self._versions[0].relations
+
+    def _changes(
+        self, rows: LocatedRows, op: Ops, firsts: Ints, shown: Ints, keys: pa.BinaryArray
+    ) -> Iterator[NetChanges]:
         at = self._local[shown]
         new = np.where(op == OP_DELETE, NONE, rows.new[at])
         # An old row of another version is known by its key alone.
         is_same = self._version[firsts] == self._version[shown]
         old = np.where((op != OP_INSERT) & is_same, rows.old[np.where(is_same, self._local[firsts], 0)], NONE)
         known_by = np.where(op == OP_INSERT, NONE, rows.new[at])
-        return NetChanges(
-            rows.relation,
-            self._commits[shown],
-            op,
-            keys,
-            rows.values(new),
-            rows.old_values(old, known_by),
-        )
+        values, old_values = rows.values(new), rows.old_values(old, known_by)
+        relations = rows.relations[at]
+        if (relations == relations[0]).all():
+            yield NetChanges(self._relations[relations[0]], self._commits[shown], op, keys, values, old_values)
+            return
+        order = np.argsort(relations, kind="stable")
+        relations, commits, op = relations[order], self._commits[shown][order], op[order]
+        columns = [column.take(pa.array(order)) for column in (keys, values, old_values)]
+        edges = np.flatnonzero(np.diff(relations)) + 1
+        for first, end in pairwise([0, *edges.tolist(), len(order)]):
+            parts = [column.slice(first, end - first) for column in columns]
+            yield NetChanges(self._relations[relations[first]], commits[first:end], op[first:end], *parts)
 
     def _check(self, found: Chains) -> None:
         wrong = out_of_order(found, self._op)
         if len(wrong):
-            relation = self._versions[self._version[wrong[0]]].relation
+            rows = self._versions[self._version[wrong[0]]]
+            relation = self._relations[rows.relations[self._local[wrong[0]]]]
             raise _alike(relation, f"a transaction changes two with the key {self._keys[wrong[0]].as_py()!r}")
 
     def _fill(self, found: Chains) -> None:

@@ -1,4 +1,6 @@
-"""The row messages of one version of a table: where their cells stand, and the changes that they are."""
+"""The row messages of one version of a table, or of several tables that are alike: where their cells stand, and the
+changes that they are.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,8 @@ from changefeed.upstream.postgresql.pgoutput.tuples import (
 )
 
 NONE = -1
+#: What relations share whose rows are located alike.
+Likeness = tuple[str, tuple[int, ...], tuple[bool, ...]]
 _NEW, _OLD_KEY, _OLD_ROW = ord("N"), ord("K"), ord("O")
 _HEAD = 5  # of a row message: its kind and the table's OID
 
@@ -35,18 +39,22 @@ _HEAD = 5  # of a row message: its kind and the table's OID
 class LocatedRows:
     """A change for each message, two for one that changes the key.
 
+    `of`: the numbers of the relations that are meant, which are like this one (`likeness`); `relations`: by change.
     `numbers`: of their messages. `new`, `old`: by change, the number of the row in each kind's own order, or NONE.
     """
 
-    def __init__(self, view: BinaryView, relation: Relation, identity: Sequence[int], messages: RowMessages, of: int):
+    def __init__(
+        self, view: BinaryView, relation: Relation, identity: Sequence[int], messages: RowMessages, of: Sequence[int]
+    ) -> None:
         self.relation = relation
         self._identity = identity
         self._width = len(relation.columns)
         self._view = view
-        chosen = messages.relations == of
+        chosen = messages.relations == of[0] if len(of) == 1 else np.isin(messages.relations, of)
         self.numbers: Ints = np.flatnonzero(chosen)
         pick: Ints | slice = slice(None) if chosen.all() else self.numbers
         kinds = messages.kinds[pick]
+        self.relations: Ints = messages.relations[pick]
         self._locate(messages.starts[pick] + _HEAD, messages.ends[pick], kinds)
         self._fill_from_old()
         self._split(kinds, messages.commits[pick])
@@ -114,7 +122,8 @@ class LocatedRows:
             message = np.repeat(np.arange(len(kinds)), count)
             self.is_second = np.append(False, message[1:] == message[:-1])
             is_first = (count[message] == 2) & ~self.is_second
-            kinds, commits, self.numbers = kinds[message], commits[message], self.numbers[message]
+            kinds, commits = kinds[message], commits[message]
+            self.numbers, self.relations = self.numbers[message], self.relations[message]
             new, old = np.where(is_first, NONE, new[message]), np.where(self.is_second, NONE, old[message])
         self.new, self.old, self.commits = new, old, commits
         exists = new != NONE
@@ -177,6 +186,11 @@ class LocatedRows:
                 pieces.append((self._new.starts[run[0], new], self._new.ends[run[-1], new]))
             at = run[-1] + 1
         return joined(view, pieces)
+
+
+def likeness(relation: Relation, identity: Sequence[int]) -> Likeness:
+    """Give what it is that matters here; `identity`: as of LocatedRows."""
+    return relation.replica_identity, tuple(identity), tuple(column.is_identity for column in relation.columns)
 
 
 def _numbered(chosen: Mask) -> Ints:
