@@ -232,6 +232,25 @@ def test_describe_tells_all(server: ApiServer, capsys: pytest.CaptureFixture[str
     assert answer["events"][0]["count"] == 3
 
 
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [
+        ({"mostBytes": 0, "goneAt": ""}, "12.5 MiB of WAL (reserved)\n"),
+        (
+            {"mostBytes": 1 << 30, "goneAt": "2026-01-02T00:00:00Z"},
+            "12.5 MiB of WAL of 1,024 MiB at most (reserved), lost at 2026-01-02T00:00:00Z as things go\n",
+        ),
+    ],
+)
+def test_describe_tells_what_a_slot_keeps(
+    server: ApiServer, capsys: pytest.CaptureFixture[str], bound: dict[str, object], said: str
+) -> None:
+    hold = {"ts": "449", "until": "2026-01-02T00:00:00Z", "keptBytes": 25 << 19, "walStatus": "reserved", **bound}
+    server.changefeeds = {"orders": _changefeed("orders", hold=hold)}
+    assert main(["describe", "orders"]) == 0
+    assert f"History     after 449, in a slot that keeps {said}" in capsys.readouterr().out
+
+
 def test_pause_patches_one_field_in_its_own_name(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.changefeeds = {"orders": _changefeed("orders")}
     assert main(["pause", "orders"]) == 0

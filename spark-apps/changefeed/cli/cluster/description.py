@@ -10,6 +10,7 @@ from changefeed.cli.cluster.kube import Resource
 from changefeed.spec.upstream_address import upstream_address
 
 HEAD = ("NAMESPACE", "NAME", "STATE", "READY", "CHECKPOINT", "SINK", "AGE", "REASON")
+_MIB = 1 << 20
 
 
 def condition(resource: Resource, kind: str) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def _facts(spec: Resource, status: Resource, now: datetime) -> Iterator[tuple[st
         yield "Last DDL", f"{ddl.get('ts', '?')} ({_ago(ddl.get('time'), now) or '?'} ago) {ddl.get('statement', '')}"
     if hold := status.get("hold"):
         since = f"after {hold['ts']}, " if "ts" in hold else ""
-        until = f"until {hold['until']}" if "until" in hold else "not held"
+        until = _kept(hold) if "keptBytes" in hold else f"until {hold['until']}" if "until" in hold else "not held"
         why = f"; {hold['lastError'].get('message', '')}" if "lastError" in hold else ""
         yield "History", f"{since}{until}{why}"
     if "attempt" in status:
@@ -103,6 +104,13 @@ def _facts(spec: Resource, status: Resource, now: datetime) -> Iterator[tuple[st
     if "image" in status:
         version = f", version {status['version']}" if "version" in status else ""
         yield "Image", status["image"] + version
+
+
+def _kept(hold: Resource) -> str:
+    """What a slot keeps, which does not expire."""
+    most = f" of {hold['mostBytes'] / _MIB:,.0f} MiB at most" if hold.get("mostBytes") else ""
+    gone = f", lost at {hold['goneAt']} as things go" if hold.get("goneAt") else ""
+    return f"in a slot that keeps {hold['keptBytes'] / _MIB:,.1f} MiB of WAL{most} ({hold['walStatus']}){gone}"
 
 
 def _pairs(facts: Iterator[tuple[str, str]]) -> Iterator[str]:
