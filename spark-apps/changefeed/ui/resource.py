@@ -46,7 +46,10 @@ def _facts(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[tuple
             yield title, said
     if ddl := _at(status, "lastDdl"):
         yield "Last DDL", f"{_text(ddl, 'statement')} ({_text(ddl, 'time')})"
-    if until := _text(_at(status, "hold"), "until"):
+    hold = _at(status, "hold")
+    if isinstance(kept := hold.get("keptBytes"), int):  # by a slot, which does not expire
+        yield "WAL kept by the slot", f"{kept / (1 << 20):,.1f} MiB, {_text(hold, 'walStatus')}"
+    elif until := _text(hold, "until"):
         yield "History held until", until
     if "attempt" in status:
         yield "Driver", f"attempt {status['attempt']}, epoch {status.get('epoch', 'not known')}"

@@ -72,6 +72,14 @@ def test_no_secret_is_shown_wherever_it_stands(page: str) -> None:
     assert "mysql://***@db:4000/?password=***" in Seen(page).text
 
 
+def test_what_a_slot_keeps_is_shown_and_no_expiry() -> None:
+    hold = {"ts": "470617531319320577", "until": "2026-11-28T17:00:00Z", "keptBytes": 25 << 19, "walStatus": "extended"}
+    resource = {"metadata": {"namespace": "shop", "name": "orders"}, "spec": {}, "status": {"hold": hold}}
+    text = Seen(changefeed_page(of_resource(resource, NOW_MS), "", NOW_MS)).text
+    assert "12.5 MiB, extended" in text
+    assert "2026-11-28" not in text
+
+
 def test_a_thousand_tables_are_a_page_of_bounded_size() -> None:
     page = page_of(of_driver(status(1_000)))
     seen = Seen(page)
