@@ -202,11 +202,31 @@ def test_an_edit_restarts_it_only_where_it_must(demo: Demo) -> None:
     demo.wait_until_past(demo.now())
     assert _lives(demo) == pods
 
-    demo.edit({"sink": {"storage": {"flushInterval": "2s"}}})
+    rules = [*demo.resource["spec"]["filter"]["rules"], "shop.later"]
+    routes = [{"match": ["shop.later"], "schema": "lake", "table": "all_later"}]
+    demo.edit({"sink": {"storage": {"flushInterval": "2s"}}, "filter": {"rules": rules}, "routes": routes})
 
     found = demo.wait_until_past(demo.now())
     assert found["status"]["attempt"] == attempt + 1
     assert [record for record in demo.log_records() if record["kind"] == "epoch"][-1]["attempt"] == attempt + 1
+
+
+def test_a_rule_is_told_of_until_its_table_comes_which_is_written_where_its_route_leads(demo: Demo) -> None:
+    """The last test verifies it with all others."""
+
+    def rules(found: dict[str, Any]) -> str:
+        return next((each["reason"] for each in found["status"]["conditions"] if each["type"] == "RulesMatch"), "")
+
+    demo.wait_for(lambda found: rules(found) == "TableMissing", "the rule has no table")
+    sent = ("get", "events", "--field-selector=reason=RulesUnmatched", "--output=name")
+    wait_until(lambda: bool(demo.kubectl(*sent).split()), "there is an event", LATE_S)
+
+    ts = demo.alter("create-table", "shop.later", "id bigint", "note varchar(20)")
+
+    demo.wait_for(lambda found: rules(found) == "AllMatch", "it has one")
+    demo.wait_until_past(ts)
+    meta = demo.store.folder / "lake" / demo.namespace.name / "lake" / "all_later" / "meta"
+    assert len(list(meta.glob(f"schema_{ts}_*.json"))) == 1
 
 
 def _lives(demo: Demo) -> dict[str, tuple[str, int]]:

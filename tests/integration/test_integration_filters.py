@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,22 @@ async def test_filters_that_were_changed_are_not_verifiable(world: World) -> Non
     await replicated(world, **filtered(ignoreEvent=["delete"]))
     with pytest.raises(NotVerifiable, match="Event filters or column selectors was changed"):
         await replicated(world, **filtered(ignoreEvent=["update"]))
+
+
+async def test_a_rule_that_matches_nothing_is_told_until_a_ddl_brings_its_table(world: World) -> None:
+    def reason() -> str:
+        rules = run.view.progress[-1].rules if run.driver is not None and run.view.progress else None
+        return rules.reason if rules is not None else ""
+
+    run = world.run(filter={"rules": ["shop.orders", "shop.people"]})
+    await run.until(lambda: reason() == "TableMissing", "it is told")
+    people = world.tidb.create_table("shop", "people", PEOPLE)
+    await run.until(lambda: reason() == "AllMatch", "the table has come")
+    world.tidb.drop_table(people)
+    await run.until(lambda: reason() == "TableMissing", "the table has gone")
+    world.tidb.drop_table(world.orders)
+    await run.until(lambda: reason() == "NothingSelected", "nothing is left")
+    assert run.driver is not None
+    (first, *_) = json.loads(run.driver.status())["findings"]
+    assert first == "spec.filter.rules select none of the tables of TiDB."
+    await run.drained()

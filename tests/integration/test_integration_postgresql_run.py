@@ -7,11 +7,13 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.owner.closing.undriven import close
 from changefeed.schema.ddl.actions import Action
+from integration_inprocess import Run
 from integration_postgresql import Postgresql, running
 from integration_postgresql_bank import PUBLICATION, TABLES, Bank, changes, differences, replayed, tables
 from integration_postgresql_world import PASSWORD, USER, World
@@ -157,6 +159,40 @@ async def test_a_table_that_another_filter_selects_begins_as_it_is_then_and_its_
     await asyncio.to_thread(world.database.query, "INSERT INTO bank.notes VALUES (3, 'after')")
     assert (await world.to_the_end()).state == "finished"
     assert columns(world.lake, "notes") == [["id", "body", "early"], ["id", "body", "early", "late"]]
+
+
+async def test_tables_under_other_names_and_a_rule_that_is_ahead_of_its_table(world: World) -> None:
+    world.database.query(PUBLICATION)
+    routes = [{"match": ["bank.notes"], "schema": "lake", "table": "all_notes"}]
+    spec: dict[str, Any] = {"routes": routes, "filter": {"rules": ["bank.notes", "bank.later"]}}
+    run = world.run(**spec)
+    await run.until(lambda: reason(run) == "TableMissing", "the rule that matches nothing is told")
+    rows = (
+        "INSERT INTO bank.notes VALUES (1, 'before')",
+        "CREATE TABLE bank.later (id int PRIMARY KEY, v int)",
+        "ALTER TABLE bank.later REPLICA IDENTITY FULL",
+        "INSERT INTO bank.later VALUES (7, 1)",
+    )
+    await asyncio.to_thread(world.database.query, *rows)
+    await run.until(lambda: any(line[1] == "later" for line in lines(world.lake)), "the new table is written")
+    assert reason(run) == "AllMatch"
+    await run.killed()
+    more = ("ALTER TABLE bank.notes ADD COLUMN author text", "INSERT INTO bank.notes VALUES (2, 'new', 'me')")
+    await asyncio.to_thread(world.database.query, *more)
+    assert (await world.to_the_end(**spec)).state == "finished"
+    written = [[line[0], line[2], line[1], *line[4:]] for line in lines(world.lake)]
+    assert [line for line in written if line[2] != "later"] == [
+        ["I", "lake", "all_notes", "1", "before"],
+        ["I", "lake", "all_notes", "2", "new", "me"],
+    ]
+    told = [json.loads(path.read_text())["Query"] for path in world.lake.rglob("lake/all_notes/meta/schema_*.json")]
+    assert any("ALTER TABLE `lake`.`all_notes` ADD COLUMN `author`" in text for text in told)
+
+
+def reason(run: Run) -> str:
+    """The newest of the condition RulesMatch."""
+    rules = run.view.progress[-1].rules if run.driver is not None and run.view.progress else None
+    return rules.reason if rules is not None else ""
 
 
 def columns(lake: Path, table: str) -> list[list[str]]:

@@ -16,6 +16,8 @@ from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.layout.files import checkpoint
 from changefeed.reading.progress import NoProgress
 from changefeed.reading.scratch import scratch_database
+from changefeed.routing.routes import Routes
+from changefeed.spec.filter.filters import Filter
 from changefeed.upstream import choice
 from changefeed.upstream.postgresql.database import PostgresqlDatabase
 from changefeed.upstream.postgresql.reading import snapshot
@@ -190,7 +192,7 @@ def harmed(world: World, snapshot: DatabaseSnapshot) -> Found:
     store = open_folder(sink)
     published, found = checkpoint(store), Found()
     with scratch_database() as db:
-        standing = read_standing(snapshot, db, InFiles("UTC"), NoProgress())
+        standing = read_standing(snapshot, db, InFiles("UTC"), NoProgress(), Routes(Filter()))
         rests = replace(standing, after_ts=published, before_ts=published)
         for name, (path, harm, count, said) in harms(world.lake).items():
             before = path.read_bytes()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from changefeed.routing.routes import Routes
 from changefeed.schema.ddl.change import SchemaChange
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
@@ -79,6 +80,7 @@ class Coverage:
         spec = changefeed.spec
         self._where = spec.upstream.where
         self._filter = spec.filter.table_filter()
+        self._routes = Routes(spec.filter, spec.routes)
         self._matchers = [
             (path, TableFilter(matcher, spec.filter.case_sensitive)) for path, matcher in spec.matchers.items()
         ]
@@ -141,7 +143,7 @@ class Coverage:
 
     def _see(self, table: TableInfo) -> _Seen:
         name = table.qualified
-        is_selected = self._filter.matches(*name)
+        is_selected, written = self._filter.matches(*name), self._routes.name(*name)
         kinds = frozenset[str]().union(*(kinds for matcher, kinds in self._event_filters if matcher.matches(*name)))
         return _Seen(
             table.full_name,
@@ -149,7 +151,9 @@ class Coverage:
             is_selected,
             not table.is_view,
             tuple(
-                number for number, (_, matcher) in enumerate(self._matchers) if is_selected and matcher.matches(*name)
+                number
+                for number, (path, matcher) in enumerate(self._matchers)
+                if is_selected and matcher.matches(*(written if path.startswith("spec.sink.") else name))
             ),
             is_selected and not table.is_view and kinds.issuperset(ROW_CHANGES),
         )

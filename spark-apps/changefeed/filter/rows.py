@@ -62,7 +62,7 @@ class RowFilter:
         rules = [
             (f"spec.filter.eventFilters[{number}]", rule)
             for number, rule in enumerate(spec.event_filters)
-            if TableFilter(rule.matcher, spec.case_sensitive).matches(table.schema_name, table.name)
+            if TableFilter(rule.matcher, spec.case_sensitive).matches(*table.upstream_name)
         ]
         return cls(
             table,

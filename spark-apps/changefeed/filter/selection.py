@@ -43,7 +43,7 @@ def written_columns(
     Raises InvalidSpec when neither the primary key nor another unique key is left: no reader could tell rows apart.
     """
     for number, selector in enumerate(selectors):
-        if TableFilter(selector.matcher, case_sensitive).matches(table.schema_name, table.name):
+        if TableFilter(selector.matcher, case_sensitive).matches(*table.qualified):
             columns = ColumnFilter(selector.columns)
             left = tuple(column for column in table.output_columns if columns.matches(column.name))
             if not left or not _has_a_key(table, left):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import socket
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from changefeed.errors import ChangefeedError, SnapshotLostByGC, Unavailable
-from changefeed.filter.coverage import Coverage, Found
 from changefeed.filter.ddl import ignores_ddl
 from changefeed.metrics import Registry
 from changefeed.owner.alive import REFRESH_S
@@ -39,6 +37,7 @@ from changefeed.owner.planning.actions import Publish, Recorded, Stop
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddls import Ddls
 from changefeed.owner.planning.planner import Planner
+from changefeed.owner.planning.routed import RoutedDdls
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
 from changefeed.owner.preparation.prepare import check_attempt, open_state_and_sink, prepare
@@ -53,20 +52,22 @@ from changefeed.owner.reporting.meter import Meter
 from changefeed.owner.reporting.snapshot import RunSnapshot, View
 from changefeed.owner.reporting.status import Status
 from changefeed.owner.reporting.status_writer import StatusReports, StatusWriter
+from changefeed.owner.reporting.unmatched import UnmatchedRules
 from changefeed.owner.serving.calls import Calls
 from changefeed.owner.serving.http_server import Health, Inquiry, served
 from changefeed.owner.serving.service import OwnerService
 from changefeed.owner.serving.vigilance import StandIn
 from changefeed.owner.writing.writing import Run
 from changefeed.pipeline.task import PipelineJob
+from changefeed.routing.routes import Routes
 from changefeed.sink.claim import identity_downstream
 from changefeed.spec.driver_status import TABLES_MAX
 from changefeed.spec.model import Changefeed
+from changefeed.spec.parse import effective
 from changefeed.upstream import choice
-from changefeed.upstream.contract import WHOLE_TABLE, SchemaEvent, SchemaFeed, SchemaStep
+from changefeed.upstream.contract import WHOLE_TABLE, SchemaEvent, SchemaFeed
 from changefeed.wire import owner_pb2 as pb
 
-_LOG = logging.getLogger(__name__)
 _IDLE_STEP_S = 0.2
 _WATCH_S = 0.5
 _LINGER_S = 0.02
@@ -174,7 +175,7 @@ class Driver:
         self._deletion = Deletion(prepared.run_folder, spans.files, self.meter)
         self._expiry = Expiry(prepared.sink, self.meter, self._ending)
         self._saying_alive = asyncio.Lock()
-        self._coverage = Coverage(prepared.changefeed, prepared.schema.tables_at(prepared.schema.snapshot_ts))
+        self._unmatched = UnmatchedRules(prepared.changefeed, prepared.upstream, prepared.schema)
         self._reports: StatusReports | None = None
         self._settings_changed = asyncio.Event()
         self._settings = LiveSettings(prepared.changefeed, self._settings_changed.set)
@@ -223,9 +224,14 @@ class Driver:
         tables = filter_.table_filter()
         ignores = partial(ignores_ddl, filter_)
         timeline = Timeline(tables.matches, tables.matches_schema, ignores, prepared.tables)
-        ddls = Ddls(prepared.schema, timeline, self._barrier, self._wake.set, self.fail)
-        self._tell_findings(Found())
-        feed = prepared.upstream.schema_feed(prepared.schema, partial(self._take, ddls))
+        routed = RoutedDdls(Routes.of(effective(prepared.changefeed)), prepared.tables.values())
+        ddls = Ddls(prepared.schema, timeline, self._barrier, self._wake.set, self.fail, routed.ddl)
+
+        async def take(event: SchemaEvent) -> None:
+            await ddls.take(event)
+            self._unmatched.heard(event)
+
+        feed = prepared.upstream.schema_feed(prepared.schema, take)
         self._schema_feed = await stack.enter_async_context(feed)
 
         if self._reports:
@@ -246,7 +252,7 @@ class Driver:
                 self._watch_execution(),
                 watch_tasks(self._execution, self._calls.vigilance, lambda: self.owner.spans.complete, self._stand_in),
                 self._keep_safepoint(),
-                self._look_at_tables(),
+                self._unmatched.keep(self._pace.safepoint_s),
                 self._expiry.keep(lambda: self.owner.state.expired_before),
                 self._keep_alive(),
                 self._show(),
@@ -429,7 +435,7 @@ class Driver:
             published_ts=self.publication.checkpoint_ts,
             history=self.prepared.history.held,
             sink_uri=self.prepared.sink.uri,
-            rules=self._coverage.found,
+            rules=self._unmatched.found,
             lag_threshold=self._settings.spec.lag_threshold,
             settings=self._settings.by_path,
         )
@@ -443,28 +449,6 @@ class Driver:
         while True:
             self._show_once()
             await asyncio.sleep(_VIEW_INTERVAL_S)
-
-    async def _take(self, ddls: Ddls, event: SchemaEvent) -> None:
-        await ddls.take(event)
-        if isinstance(event, SchemaStep):
-            before = self._coverage.found
-            self._coverage.follow(event.change, self.prepared.schema)
-            self._tell_findings(before)
-
-    async def _look_at_tables(self) -> None:
-        """Where the schema feed does not tell of all that come and go. What can't be asked stays as it was."""
-        while True:
-            before = self._coverage.found
-            with suppress(ChangefeedError):
-                if (there := await self.prepared.upstream.tables_now()) is not None:
-                    self._coverage.put_all(there)
-            self._tell_findings(before)
-            await asyncio.sleep(self._pace.safepoint_s)
-
-    def _tell_findings(self, before: Found) -> None:
-        for finding in self._coverage.found.findings:
-            if finding not in before.findings:
-                _LOG.warning("%s", finding[1])
 
     def _hear(self, ts: int, content: bytes) -> None:
         assert self._schema_feed is not None, "no puller is started before it"

@@ -42,8 +42,8 @@ class Recipe:
         if not self.selection.rows.keeps_all or self.integrity["level"] != "None":
             return None
         shape = self.table.to_json()
-        for name in ("schema_name", "id", "name", "partition"):
-            del shape[name]
+        for name in ("schema_name", "id", "name", "partition", "routed_from"):
+            shape.pop(name, None)
         for index in shape["index_info"]:  # of PostgreSQL's, names and ids are the database's
             del index["id"], index["idx_name"]
         return json.dumps([shape, [column.id for column in self.selection.columns]])

@@ -27,6 +27,8 @@ from changefeed.reading.rows.formats import Format
 from changefeed.reading.scratch import with_bytes
 from changefeed.restore.schema.catalog import RestoreCatalog
 from changefeed.restore.schema.table import RestoredTable, TableVersion
+from changefeed.routing.routes import Routes
+from changefeed.schema.table_info import TableInfo
 from changefeed.spec.filter.filters import ColumnSelector, Filter
 from changefeed.spec.filter.table_filter import TableFilter
 
@@ -107,7 +109,8 @@ class RestoreSource:
     def catalog(self, ts: int) -> RestoreCatalog:
         """What is there at `ts`."""
         rules = self._filter
-        selects = None if rules is None else rules.table_filter().matches
+        state = self.known.state
+        selects = None if rules is None or state is None else Routes.of(state.epoch.config).is_written
         copied = {copy.from_ts for copy in self._copies}
         catalog = RestoreCatalog(self._choice, self.start_ts, selects, self._continued_ts, copied)
         for version in self._all:
@@ -197,18 +200,21 @@ class RestoreSource:
             return ""
         if rules.ignore_txn_start_ts:
             return "spec.filter.ignoreTxnStartTs drops transactions"
-        if any(_matches(each.matcher, table, rules) for each in rules.event_filters):
+        routed = [each for each in map(TableInfo.from_json, state.table_infos.values()) if each.source is not None]
+        own = {segment.name for segment in table.segments}
+        upstream = own | {each.upstream_name for each in routed if each.qualified in own}
+        if any(_matches(each.matcher, upstream, rules) for each in rules.event_filters):
             return "spec.filter.eventFilters drop changes"
         storage = state.epoch.config["spec"]["sink"].get("storage", {})
         selectors = [ColumnSelector.model_validate(each) for each in storage.get("columnSelectors", ())]
-        if any(_matches(each.matcher, table, rules) for each in selectors):
+        if any(_matches(each.matcher, own, rules) for each in selectors):
             return "columnSelectors drop columns"
         return ""
 
 
-def _matches(matcher: Iterable[str], table: RestoredTable, rules: Filter) -> bool:
+def _matches(matcher: Iterable[str], names: Iterable[tuple[str, str]], rules: Filter) -> bool:
     chosen = TableFilter(tuple(matcher), rules.case_sensitive)
-    return any(chosen.matches(*segment.name) for segment in table.segments)
+    return any(chosen.matches(*name) for name in names)
 
 
 def _in_utc(rows: pa.Table, segment: TableVersion, time_zone: str) -> pa.Table:

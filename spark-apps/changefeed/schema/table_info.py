@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -113,6 +113,7 @@ class TableInfo:
     state: int
     raw: Mapping[str, Any] = field(compare=False, repr=False)
     upstream: str = "tikv"  # whose decoder knows its rows
+    source: tuple[str, str] | None = None  # (database, table) upstream, of one that is written under another name
 
     @property
     def full_name(self) -> str:
@@ -123,6 +124,18 @@ class TableInfo:
     def qualified(self) -> tuple[str, str]:
         """(database, table), by which a table is known."""
         return self.schema_name, self.name
+
+    @property
+    def upstream_name(self) -> tuple[str, str]:
+        """(database, table), by which the upstream and `spec.filter` know it."""
+        return self.source or self.qualified
+
+    @property
+    def unrouted(self) -> TableInfo:
+        """The table as the upstream defines it."""
+        return (
+            self if self.source is None else replace(self, schema_name=self.source[0], name=self.source[1], source=None)
+        )
 
     @property
     def physical_ids(self) -> tuple[int, ...]:
@@ -177,7 +190,9 @@ class TableInfo:
             "sequence": {} if self.is_sequence else None,
             "temp_table_type": int(self.is_temporary),
             "state": self.state,
-        } | ({} if self.upstream == "tikv" else {"upstream": self.upstream})
+            **({} if self.upstream == "tikv" else {"upstream": self.upstream}),
+            **({} if self.source is None else {"routed_from": list(self.source)}),
+        }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> TableInfo:
@@ -242,6 +257,7 @@ def _table(info: Mapping[str, Any], schema_name: str) -> TableInfo:
         state=_int(info, "state"),
         raw=info,
         upstream=info.get("upstream") or "tikv",
+        source=tuple(source) if (source := info.get("routed_from")) else None,
     )
 
 

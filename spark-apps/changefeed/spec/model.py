@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from changefeed.spec.field.fields import (
@@ -21,6 +21,7 @@ from changefeed.spec.field.fields import (
     Ts,
     duration,
     later_than,
+    many,
     one_of,
     size,
     text,
@@ -29,6 +30,7 @@ from changefeed.spec.field.fields import (
 from changefeed.spec.field.kind import FieldKind, cel_at, fixed, live, rule, wrong
 from changefeed.spec.field.section import DNS_LABEL, FROM_CREATION, Credentials, Section, ruled
 from changefeed.spec.filter.filters import Filter
+from changefeed.spec.filter.routes import MERGES, Route, apart, check_apart, merges_where_it_can
 from changefeed.spec.names import API_VERSION, KIND
 from changefeed.spec.sink.choice import SinkSpec
 from changefeed.spec.sink.storage import Storage
@@ -203,6 +205,8 @@ _NO_CHECKSUMS = "integrity.level None with upstream.postgresql: its rows carry n
 
 
 def _spec_rules() -> Iterator[JsonDict]:
+    yield apart()
+    yield merges_where_it_can()
     copied = [f"(has({root}.initialCopy) && {root}.initialCopy)" for root in ("self", "oldSelf")]
     yield rule(
         f"{copied[0]} == {copied[1]}",
@@ -259,6 +263,13 @@ class Spec(Section):
     """Time zone in which TIMESTAMP values are written."""
     filter: Filter = Filter()
     """Which tables to capture, and which of their changes."""
+    routes: Annotated[
+        tuple[Route, ...], many(0, 32, "at most 32 routes"), Field(exclude_if=lambda given: not given)
+    ] = ()
+    """
+    Under which names tables are written; the first route that fits a table decides (docs/routes.md). Once a table is
+    written, its name stays.
+    """
     integrity: Integrity = Integrity()
     """Verification of TiDB's row checksums."""
     state: StateSpec = StateSpec()
@@ -285,7 +296,25 @@ class Spec(Section):
         of_filters = {
             f"spec.filter.eventFilters[{n}].matcher": e.matcher for n, e in enumerate(self.filter.event_filters)
         }
-        return of_filters | {f"spec.sink.{field}": rules for field, rules in self.sink.section.matchers().items()}
+        of_routes = {f"spec.routes[{n}].match": route.match for n, route in enumerate(self.routes)}
+        return (
+            of_filters
+            | of_routes
+            | {f"spec.sink.{field}": rules for field, rules in self.sink.section.matchers().items()}
+        )
+
+    @field_validator("routes")
+    @classmethod
+    def _to_different_tables(cls, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+        check_apart(routes)
+        return routes
+
+    @model_validator(mode="after")
+    def _merges_where_it_can(self) -> Spec:
+        mysql = self.sink.mysql
+        if any(route.merge for route in self.routes) and (mysql is None or mysql.safe_mode):
+            raise wrong(MERGES)
+        return self
 
     @field_validator("start_ts")
     @classmethod

@@ -17,9 +17,9 @@ from changefeed.objectstore.open import Store, open_store
 from changefeed.owner.alive import Alive
 from changefeed.owner.locations import STATE_FIELD, state_location
 from changefeed.reading.failures import NotVerifiable
+from changefeed.routing.routes import Routes
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.filter.filters import Filter
-from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.spec.model import Changefeed
 from changefeed.upstream import choice
 from changefeed.upstream.contract import Upstream
@@ -122,9 +122,9 @@ def check_copied(state: State, upto_ts: int) -> None:
             )
 
 
-def rules_of(state: State) -> TableFilter:
-    """Which tables it is about."""
-    return _filter(state).table_filter()
+def routes_of(state: State) -> Routes:
+    """Which tables it is about, and as what they are written."""
+    return Routes.of(state.epoch.config)
 
 
 async def lives_of(state: State, pd: PdClient, upto_ts: int) -> Lives:
@@ -134,12 +134,12 @@ async def lives_of(state: State, pd: PdClient, upto_ts: int) -> Lives:
     """
     check_copied(state, upto_ts)
     copies = state.copies() if state.initial_copy else None
-    rules, ignores = rules_of(state), partial(ignores_ddl, _filter(state))
+    routes, ignores = routes_of(state), partial(ignores_ddl, _filter(state))
 
     def selects(table: TableInfo) -> bool:
-        return rules.matches(table.schema_name, table.name)
+        return routes.selects(*table.upstream_name)
 
-    return await read_lives(pd, selects, ignores, state.from_ts, upto_ts, by_id(state), copies)
+    return await read_lives(pd, selects, ignores, state.from_ts, upto_ts, by_id(state), copies, routes.routed)
 
 
 def say_unexplained(lives: Lives, result: Verdict) -> None:

@@ -150,7 +150,7 @@ async def _compare_rows(
 ) -> None:
     with scratch_database() as db:
         for info in tables:
-            await compare_table(info, AtRest(cast(State, _At(ts)), pd, db, result, NoProgress()), session)
+            await compare_table([info], AtRest(cast(State, _At(ts)), pd, db, result, NoProgress()), session)
 
 
 def _ask(connection: Connection[Any], query: str) -> list[tuple[Any, ...]]:

@@ -37,7 +37,7 @@ def _check_unchanged(names: list[int], before: Mapping[int, TableInfo], then: Sc
     """Rows at `ts` are decoded by what their tables were `before`, at the checkpoint. Raises NeedsHuman."""
     for dispatcher in names:
         now = then.table(before[dispatcher].id, ts)
-        if now is None or now.hash != before[dispatcher].hash:
+        if now is None or now.hash != before[dispatcher].unrouted.hash:
             raise NeedsHuman(
                 f"{before[dispatcher].full_name} was altered in the millisecond after the checkpoint "
                 f"{ts - COPY_TICKS}, in which its copy is to stand.",
@@ -51,7 +51,7 @@ async def copy_record(
     """By which these tables are copied. Raises NeedsHuman, Transient."""
     copied = []
     for dispatcher in dispatchers:
-        bounds = await upstream.copy_bounds(tables[dispatcher], dispatcher, MOST_CHUNKS)
+        bounds = await upstream.copy_bounds(tables[dispatcher].unrouted, dispatcher, MOST_CHUNKS)
         copied.append(CopiedTable(dispatcher=dispatcher, bounds=tuple(bound.hex() for bound in bounds)))
     return CopyRecord(
         n=state.n + 1,

@@ -42,6 +42,8 @@ from changefeed.owner.preparation.records import (
     rewind_record,
     start_record,
 )
+from changefeed.routing.merging import Unmergeable, check_fit
+from changefeed.routing.routes import Routes, by_written_name
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.schema.time_zones import check_time_zone
@@ -141,6 +143,7 @@ async def prepare(
         schema = await upstream.schema(schema_ts, {} if restart else _Known(state))
         tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
         if not restart:
+            check_names_stay(_Written(state), tables)
             _check_selected(state, sink, tables.keys(), schema)
         await asyncio.to_thread(sink.check_free, state, identity, state_store.uri)
         if restart:
@@ -187,7 +190,7 @@ async def _check_upstream(changefeed: Changefeed, upstream: Upstream) -> None:
         _LOG.warning("%s", warning)
 
 
-class _Known(Mapping[int, TableInfo]):
+class _Written(Mapping[int, TableInfo]):
     """By which definition each dispatcher's next rows are written, as far as the log holds it. Read when asked for."""
 
     def __init__(self, state: State) -> None:
@@ -202,6 +205,13 @@ class _Known(Mapping[int, TableInfo]):
 
     def __len__(self) -> int:
         return len(self._stored)
+
+
+class _Known(_Written):
+    """The same as the upstream has them."""
+
+    def __getitem__(self, dispatcher: int) -> TableInfo:
+        return super().__getitem__(dispatcher).unrouted
 
 
 async def _first_ts(changefeed: Changefeed, upstream: Upstream) -> int | None:
@@ -238,14 +248,14 @@ async def _define(log: Log, tables: Mapping[int, TableInfo]) -> State:
 def select(
     changefeed: Changefeed, schema: SchemaHistory, ts: int, *, may_be_none: bool = False
 ) -> dict[int, TableInfo]:
-    """The tables that the filter selects at `ts`, each supported, by physical id.
+    """The tables that the filter selects at `ts`, each supported, as they are written, by physical id.
 
-    Raises InvalidSpec when there are none, unless DDLs may have dropped them all (`may_be_none`), or when a condition
-    or a column selector does not fit one of them.
+    Raises InvalidSpec when there are none, unless DDLs may have dropped them all (`may_be_none`), when two of them
+    would be written to one, or when a condition or a column selector does not fit one of them.
     """
     table_filter = changefeed.spec.filter.table_filter()
     there = [table for table in schema.tables_at(ts) if not table.is_view and not table.is_sequence]
-    selected = [table for table in there if table_filter.matches(table.schema_name, table.name)]
+    selected = [table for table in there if table_filter.matches(*table.qualified)]
     if not selected and not may_be_none:
         names = ", ".join(sorted(table.full_name for table in there)[:8]) or "none at all"
         more = f" and {len(there) - 8} more" if len(there) > 8 else ""
@@ -256,10 +266,54 @@ def select(
         )
     check_time_zone(changefeed.spec.time_zone)
     config = effective(changefeed)
+    selected = _routed(Routes.of(config), selected)
     for table in selected:
         decoder_of(table).check_supported(table)
         Selection.of(config, table)
     return {dispatcher: table for table in selected for dispatcher in table.physical_ids}
+
+
+def _routed(routes: Routes, tables: list[TableInfo]) -> list[TableInfo]:
+    """The tables as they are written. Raises InvalidSpec for two that would be written to one."""
+    routed = [routes.routed(table) for table in tables]
+    for met in by_written_name(routed).values() if routes else ():
+        first, *others = met.values()
+        if others:
+            _check_merged(routes, first, others)
+    return routed
+
+
+def _check_merged(routes: Routes, first: TableInfo, others: list[TableInfo]) -> None:
+    one, other = (".".join(table.upstream_name) for table in (first, others[0]))
+    if not all(map(routes.merges, (first, *others))):
+        raise InvalidSpec(
+            "spec.routes",
+            f"{one} and {other} would both be written to {first.full_name}",
+            'Give each a table of its own, as by table: "{schema}_{table}", exclude one by spec.filter.rules, or let '
+            "the route merge them, if the sink can (merge: true).",
+        )
+    for number, table in enumerate((first, *others)):
+        try:
+            check_fit(table, others[number:])
+        except Unmergeable as why:
+            name = ".".join(table.upstream_name)
+            raise InvalidSpec(
+                "spec.routes",
+                f"{name} can't be merged into {table.full_name}: {why}",
+                "Make the shards alike upstream, or exclude one by spec.filter.rules.",
+            ) from None
+
+
+def check_names_stay(known: Mapping[int, TableInfo], tables: Mapping[int, TableInfo]) -> None:
+    """Raises InvalidSpec for a table that would be written under another name than before. `known`: the log's."""
+    for dispatcher, table in tables.items():
+        was = known.get(dispatcher)
+        if was is not None and was.upstream_name == table.upstream_name and was.qualified != table.qualified:
+            raise InvalidSpec(
+                "spec.routes",
+                f"{'.'.join(table.upstream_name)} would be written to {table.full_name}, but is to {was.full_name}",
+                "Route it there; to write it elsewhere, create a new changefeed with another sink.",
+            )
 
 
 def _settle_in(prepared: Prepared, state_store: Store) -> None:

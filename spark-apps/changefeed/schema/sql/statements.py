@@ -60,7 +60,7 @@ def statements(change: SchemaChange, touched: Touched, dialect: Dialect, zone: t
     if effect_of(change.type) is Effect.TABLE_DROP:
         return tuple(map(_drop, touched.before))
     if change.type in RENAMES:
-        return (_rename(change, touched),)
+        return tuple(_rename(change, touched))
     if change.type == Action.EXCHANGE_TABLE_PARTITION:
         return (_exchange(change, touched, dialect),)
     return tuple(each for table in touched.after for each in _of_table(change, touched, table, dialect, zone))
@@ -98,8 +98,8 @@ def _of_database(change: SchemaChange, touched: Touched, dialect: Dialect) -> It
         yield Statement(f"{verb} DATABASE {quoted(name)} {charset}")
 
 
-def _rename(change: SchemaChange, touched: Touched) -> Statement:
-    """All in their order: one of them may make room for the next."""
+def _rename(change: SchemaChange, touched: Touched) -> Iterator[Statement]:
+    """All in their order: one of them may make room for the next. None for a table that is written as before."""
     names = {table.id: _name(table) for table in touched.before}
     for table in touched.after:
         if table.id not in names:
@@ -111,9 +111,11 @@ def _rename(change: SchemaChange, touched: Touched) -> Statement:
             )
     pairs: list[str] = []
     for id_, to in _steps(change, touched):
-        pairs.append(f"{quoted(*names[id_])} TO {quoted(*to)}")
+        if names[id_] != to:
+            pairs.append(f"{quoted(*names[id_])} TO {quoted(*to)}")
         names[id_] = to
-    return Statement(f"RENAME TABLE {', '.join(pairs)}")
+    if pairs:
+        yield Statement(f"RENAME TABLE {', '.join(pairs)}")
 
 
 def _steps(change: SchemaChange, touched: Touched) -> list[tuple[int, Name]]:

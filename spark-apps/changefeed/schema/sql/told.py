@@ -20,7 +20,7 @@ _NAMED = frozenset({
     Action.CREATE_VIEW,
 })  # fmt: skip
 #: What most readers know.
-_READERS = Dialect("MySQL", (8, 0, 36))
+READERS = Dialect("MySQL", (8, 0, 36))
 
 
 def told(change: SchemaChange, touched: Touched) -> str:
@@ -30,6 +30,6 @@ def told(change: SchemaChange, touched: Touched) -> str:
     ):
         return change.query
     try:
-        return "; ".join(each.text for each in statements(change, touched, _READERS, UTC)) or change.query
+        return "; ".join(each.text for each in statements(change, touched, READERS, UTC)) or change.query
     except ExecuteByHand:  # nothing is known but the text
         return change.query

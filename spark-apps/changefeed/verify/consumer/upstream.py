@@ -46,8 +46,8 @@ class UpstreamTables:
 
     def table(self, schema: str, table: str, ts: int) -> TableInfo | None:
         name = schema.lower(), table.lower()
-        found = (each for each in self.tables(ts) if (each.schema_name.lower(), each.name.lower()) == name)
-        return next(found, None)
+        found = [each for each in self.tables(ts) if (each.schema_name.lower(), each.name.lower()) == name]
+        return min(found, key=lambda each: each.source is None, default=None)  # one that is routed there comes first
 
     def table_of(self, id_: int, ts: int) -> TableInfo | None:
         return self._schema.table(id_, max(ts, self._schema.snapshot_ts))

@@ -28,7 +28,7 @@ from changefeed.spec.model import Changefeed
 from changefeed.verify.kafka.read import TopicsRead
 from changefeed.verify.kafka.rows import rows_of
 from changefeed.verify.kafka.stored import TableLines
-from changefeed.verify.recorded import StateLog, rules_of
+from changefeed.verify.recorded import StateLog, routes_of
 from changefeed.verify.result import RowsVerdict, TopicRowsVerdict
 from changefeed.verify.snapshot.changes import ChangesOfTable, KeyColumn, OddChanges
 from changefeed.verify.tables.as_they_stand import AsTheyStand, looked_at
@@ -65,7 +65,7 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: Rea
 
 
 def _say_foreign(read: TopicsRead, feed: AsTheyStand, result: TopicRowsVerdict) -> None:
-    selects = rules_of(feed.state).matches
+    selects = routes_of(feed.state).is_written
     for name in read.stored.names(feed.standing.before_ts):
         if not selects(*name):
             result.unexpected += 1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from changefeed.log.state import State
 from changefeed.objectstore.patience import Patience
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import NoProgress, ReadingProgress
-from changefeed.schema.table_info import TableInfo
+from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.mysql.claim import is_past, mysql_endpoint
 from changefeed.sink.mysql.definitions.check import compare as definitions
 from changefeed.sink.mysql.definitions.difference import Difference
@@ -18,7 +18,7 @@ from changefeed.sink.mysql.rows.literals import identifier
 from changefeed.sink.mysql.server import Row, Session
 from changefeed.spec.model import Changefeed
 from changefeed.verify.mysql.values import expression, of_downstream
-from changefeed.verify.recorded import rules_of
+from changefeed.verify.recorded import routes_of
 from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.compared import compared
 from changefeed.verify.tables.comparison import RowComparison
@@ -59,15 +59,19 @@ def _check_ddls(changefeed: Changefeed, session: Session, state: State) -> None:
 
 async def _compare(feed: TablesOracle, session: Session) -> None:
     tables = await feed.tables()
+    comparable: dict[tuple[str, str], list[TableInfo]] = {}
     for info, differences in await asyncio.to_thread(definitions, session, tables):
         _tell(info, differences, feed.result)
-        can_be_read = not any(each.is_missing for each in differences)
-        if can_be_read and feed.has_all_changes(info):
-            await compare_table(info, feed, session)
+        shards = comparable.setdefault(info.qualified, [])
+        if not any(each.is_missing for each in differences) and feed.has_all_changes(info):
+            shards.append(info)
+    for written, shards in comparable.items():
+        if shards and len(shards) == sum(info.qualified == written for info in tables):
+            await compare_table(shards, feed, session)
     upstream = {(info.schema_name.lower(), info.name.lower()) for info in tables}
-    rules = rules_of(feed.state)
+    routes = routes_of(feed.state)
     for schema_name, name in sorted(await asyncio.to_thread(_tables, session)):
-        if rules.matches(schema_name, name) and (schema_name.lower(), name.lower()) not in upstream:
+        if routes.is_written(schema_name, name) and (schema_name.lower(), name.lower()) not in upstream:
             feed.result.note(f"{schema_name}.{name} is there, but not in the upstream.")
 
 
@@ -80,17 +84,21 @@ def _tell(info: TableInfo, differences: list[Difference], result: RowsVerdict) -
             result.problem(told)
 
 
-async def compare_table(info: TableInfo, feed: TablesOracle, session: Session) -> None:
-    """Adds to the result what differs in a table that can be read."""
-    columns = info.output_columns
+async def compare_table(shards: Sequence[TableInfo], feed: TablesOracle, session: Session) -> None:
+    """Adds to the result what differs in a table that can be read. `shards`: what is written there."""
+    info = shards[0]
+    common = set.intersection(*({column.name for column in shard.output_columns} for shard in shards))
+    columns = [column for column in info.output_columns if column.name in common]
     key = key_indexes(info, columns, split_updates=True)
     if not key:
         feed.result.note(f"{info.full_name} has no key that identifies its rows: it was not compared.")
         return
     rows = RowComparison(feed.db, info.full_name, [column.name for column in columns], key)
-    await feed.add_upstream(info, rows)
+    for shard in shards:
+        own = {column.name: column for column in shard.output_columns}
+        await feed.add_upstream(shard, rows, [own[column.name] for column in columns])
     feed.progress.stage(f"{info.full_name}: the rows downstream")
-    pages = session.pages(_query(info), _PAGE)
+    pages = session.pages(_query(info, columns), _PAGE)
     while page := await asyncio.to_thread(_next, pages):
         cells = zip(*page, strict=True)
         rows.add("downstream", [of_downstream(*pair) for pair in zip(columns, cells, strict=True)])
@@ -98,8 +106,8 @@ async def compare_table(info: TableInfo, feed: TablesOracle, session: Session) -
     feed.judge(info, rows)
 
 
-def _query(info: TableInfo) -> bytes:
-    shown = b", ".join(expression(column) for column in info.output_columns)
+def _query(info: TableInfo, columns: Sequence[ColumnInfo]) -> bytes:
+    shown = b", ".join(expression(column) for column in columns)
     return b"SELECT " + shown + b" FROM " + identifier(info.schema_name) + b"." + identifier(info.name)
 
 

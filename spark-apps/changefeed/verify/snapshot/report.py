@@ -30,7 +30,7 @@ from changefeed.restore.schema.table import RestoredTable
 from changefeed.restore.source import RestoreSource
 from changefeed.spec.model import Changefeed
 from changefeed.upstream import choice
-from changefeed.verify.recorded import by_id, check_copied, rules_of
+from changefeed.verify.recorded import by_id, check_copied, routes_of
 from changefeed.verify.result import SnapshotVerdict
 from changefeed.verify.snapshot.changes import ChangesOfTable, KeyColumn, OddChanges
 from changefeed.verify.snapshot.reached import reached
@@ -105,7 +105,7 @@ def check_files(
     finality.see(sink.listing(), {})
     check_published(state, sink, result)
     copied = frozenset(copy.from_ts for copy in state.copies().values())
-    selects = rules_of(state).matches
+    selects = routes_of(state).is_written
     db.execute("CREATE OR REPLACE TABLE moments(ts UBIGINT)")
     try:
         source = RestoreSource(store, KnownFormats(lambda path: formats.of(path)[0], state))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import duckdb
@@ -17,6 +17,7 @@ from changefeed.reading.progress import ReadingProgress
 from changefeed.reading.schema.statement import Name, key_of
 from changefeed.reading.scratch import KINDS
 from changefeed.restore.source import text_in_utc
+from changefeed.routing.routes import Routes
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.values import arrow_type, as_bytes
@@ -24,7 +25,7 @@ from changefeed.upstream.contract import Access
 from changefeed.upstream.decoders import decoder_of
 from changefeed.upstream.postgresql.database import PostgresqlDatabase
 from changefeed.upstream.postgresql.reading.snapshot import DatabaseSnapshot
-from changefeed.verify.recorded import rules_of
+from changefeed.verify.recorded import routes_of
 from changefeed.verify.tables.values import of_decoded
 
 AS_THEY_STAND = "PostgreSQL keeps no history: what the sink has was compared with the tables as they stand."
@@ -101,16 +102,21 @@ async def standing_of(
     upstream = await access.of_cluster(state.cluster_id).connect()
     try:
         assert isinstance(upstream, PostgresqlDatabase), "who keeps no history is asked for in verify.choice"
-        snapshot = upstream.snapshot(rules_of(state).matches)
-        return await asyncio.to_thread(read_standing, snapshot, db, form, progress)
+        routes = routes_of(state)
+        snapshot = upstream.snapshot(routes.selects)
+        return await asyncio.to_thread(read_standing, snapshot, db, form, progress, routes)
     finally:
         await upstream.close()
 
 
 def read_standing(
-    snapshot: DatabaseSnapshot, db: duckdb.DuckDBPyConnection, form: ComparedForm, progress: ReadingProgress
+    snapshot: DatabaseSnapshot,
+    db: duckdb.DuckDBPyConnection,
+    form: ComparedForm,
+    progress: ReadingProgress,
+    routes: Routes,
 ) -> StandingTables:
-    """Enters the snapshot, and reads all of it.
+    """Enters the snapshot, and reads all of it. `routes`: to the names that tables are written under.
 
     Raises NotVerifiable where two tables are one to readers.
     """
@@ -118,13 +124,14 @@ def read_standing(
     with snapshot:
         for number, info in enumerate(snapshot.tables):
             progress.stage(f"{info.full_name}: the upstream's rows")
-            name = key_of((info.schema_name, info.name))
-            if name in found:
+            written = routes.routed(info)
+            if (name := key_of(written.qualified)) in found:
                 raise NotVerifiable(
-                    f"{info.full_name} and {found[name].info.full_name} differ in capital letters only.",
-                    "Readers of files take them for one table: exclude one of them by a filter rule.",
+                    f"{info.full_name} and {'.'.join(found[name].info.upstream_name)} are written to one table, or "
+                    "differ in capital letters only.",
+                    "Readers take them for one table: exclude one of them by a filter rule, or route it elsewhere.",
                 )
-            found[name] = _read(snapshot, info, f"stands{number}", db, form, progress)
+            found[name] = replace(_read(snapshot, info, f"stands{number}", db, form, progress), info=written)
         return StandingTables(snapshot.after_ts, snapshot.before_ts, found)
 
 

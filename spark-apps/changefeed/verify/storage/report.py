@@ -27,7 +27,7 @@ from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.ledger import TableLedger
 from changefeed.verify.consumer.replay import replay
 from changefeed.verify.held import held
-from changefeed.verify.recorded import by_id, check_cluster, lives_of, pd_of, rules_of, say_unexplained
+from changefeed.verify.recorded import by_id, check_cluster, lives_of, pd_of, routes_of, say_unexplained
 from changefeed.verify.result import Result, Verdict
 from changefeed.verify.storage.files import StoredSubject, check_table
 from changefeed.verify.storage.finality import Finality
@@ -205,7 +205,7 @@ async def _compare(subject: StoredSubject, state: State) -> None:
         ledger = TableLedger(Path(folder))
         try:
             await _check_tables(subject, lives.all, sink, ledger)
-            await replay(subject, lives, rules_of(state).matches, sink, ledger, by_id(state))
+            await replay(subject, lives, routes_of(state).is_written, sink, ledger, by_id(state))
         finally:
             ledger.close()
     subject.progress.stage("the sink once more")

@@ -8,7 +8,7 @@ again, up to `LOOKS` times: a row is at fault if it differs in each look, and wa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,10 +88,12 @@ class AsTheyStand:
         )
         return False
 
-    async def add_upstream(self, info: TableInfo, rows: RowComparison) -> None:
+    async def add_upstream(
+        self, info: TableInfo, rows: RowComparison, columns: Sequence[ColumnInfo] | None = None
+    ) -> None:
         self.progress.stage(f"{info.full_name}: the upstream's rows")
         there = self._there(info)
-        chosen = ", ".join(f"c{_like(column, there)}" for column in info.output_columns)
+        chosen = ", ".join(f"c{_like(column, there)}" for column in columns or info.output_columns)
 
         def add() -> None:
             for batch in batches(self.db, f"SELECT {chosen} FROM {there.rows}"):

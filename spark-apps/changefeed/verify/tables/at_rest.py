@@ -7,7 +7,7 @@ A stopped changefeed has written each table up to a ts of its own, at or above t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,12 +22,12 @@ from changefeed.log.state import State
 from changefeed.reading.failures import NotVerifiable
 from changefeed.reading.progress import ReadingProgress
 from changefeed.reading.scratch import scratch_database
-from changefeed.schema.table_info import TableInfo
+from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.row.rowv2 import decode_rows
 from changefeed.verify.held import held
-from changefeed.verify.recorded import StateLog, check_cluster, check_settled, lives_of, rules_of, upstream_of
+from changefeed.verify.recorded import StateLog, check_cluster, check_settled, lives_of, routes_of, upstream_of
 from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.comparison import RowComparison
 from changefeed.verify.tables.replayed import ReplayedComparison
@@ -61,11 +61,11 @@ class AtRest:
         """Those that the filter's rules match, as they are downstream: after the last DDL that was executed, which is
         at most one barrier ahead of the checkpoint.
         """
-        rules = rules_of(self.state)
+        routes = routes_of(self.state)
         schema_ts = max(self.state.checkpoint_ts, self.state.last_ddl[0] if self.state.last_ddl else 0)
-        schema = SettledSchema(schema_ts, Definitions(await read_meta(self.pd, schema_ts, schema_ts)))
+        schema = SettledSchema(schema_ts, Definitions(await read_meta(self.pd, schema_ts, schema_ts)), routes.routed)
         tables = [info for info in schema.tables_at(schema_ts) if not (info.is_view or info.is_sequence)]
-        return [info for info in tables if rules.matches(info.schema_name, info.name)]
+        return [info for info in tables if routes.selects(*info.upstream_name)]
 
     def has_all_changes(self, info: TableInfo) -> bool:
         """Whether event filters keep all that happens to the table; if not, the result says so."""
@@ -88,12 +88,14 @@ class AtRest:
                 return False
         return True
 
-    async def add_upstream(self, info: TableInfo, rows: RowComparison) -> None:
+    async def add_upstream(
+        self, info: TableInfo, rows: RowComparison, columns: Sequence[ColumnInfo] | None = None
+    ) -> None:
         """Adds the upstream's rows, as they stood where the changefeed has got to."""
         self.progress.stage(f"{info.full_name}: the upstream's rows")
         for physical_id in info.physical_ids:
             ts = self.state.flushed_ts(physical_id)
-            await self._read(info, physical_id, ts, partial(rows.add, "upstream"))
+            await self._read(info, physical_id, ts, partial(rows.add, "upstream"), columns)
 
     async def add_at_start(self, info: TableInfo, rows: ReplayedComparison) -> None:
         """Adds the rows that stood where the changefeed began, of which it has written nothing unless they changed."""
@@ -105,13 +107,19 @@ class AtRest:
         self.result.add(rows.found())
 
     async def _read(
-        self, info: TableInfo, physical_id: int, ts: int, add: Callable[[list[pa.BinaryArray]], None]
+        self,
+        info: TableInfo,
+        physical_id: int,
+        ts: int,
+        add: Callable[[list[pa.BinaryArray]], None],
+        columns: Sequence[ColumnInfo] | None = None,
     ) -> None:
         """Gives `add` the rows of a physical table in pieces, in a thread, while the next piece is read."""
+        shown = info.output_columns if columns is None else columns
 
         def decode_and_add(keys: pa.Array, values: pa.Array) -> None:
-            decoded = decode_rows(info, keys, values, self.time_zone, info.output_columns)
-            add([of_decoded(*pair) for pair in zip(info.output_columns, decoded, strict=True)])
+            decoded = decode_rows(info, keys, values, self.time_zone, shown)
+            add([of_decoded(*pair) for pair in zip(shown, decoded, strict=True)])
 
         async for keys, values in rows_at(self.pd, physical_id, ts):
             await asyncio.to_thread(decode_and_add, keys, values)

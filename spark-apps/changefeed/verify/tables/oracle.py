@@ -6,13 +6,14 @@ as it stands, while the changefeed runs and catches up (`as_they_stand`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import duckdb
 
 from changefeed.log.state import State
 from changefeed.reading.progress import ReadingProgress
-from changefeed.schema.table_info import TableInfo
+from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.comparison import RowComparison
 from changefeed.verify.tables.replayed import ReplayedComparison
@@ -48,8 +49,10 @@ class TablesOracle(Protocol):
         """Whether all rows that were ever written by the table's name are rows of it; if not, the result says so."""
         ...
 
-    async def add_upstream(self, info: TableInfo, rows: RowComparison) -> None:
-        """Adds the upstream's rows."""
+    async def add_upstream(
+        self, info: TableInfo, rows: RowComparison, columns: Sequence[ColumnInfo] | None = None
+    ) -> None:
+        """Adds the upstream's rows, in these columns or in all."""
         ...
 
     async def add_at_start(self, info: TableInfo, rows: ReplayedComparison) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,19 +97,28 @@ class Definitions:
 class SettledSchema:
     """The settled definitions, DDL by DDL, from `snapshot_ts` on."""
 
-    def __init__(self, snapshot_ts: int, definitions: Definitions) -> None:
+    def __init__(
+        self, snapshot_ts: int, definitions: Definitions, routed: Callable[[TableInfo], TableInfo] = lambda table: table
+    ) -> None:
+        """`routed`: a table as it is written."""
+        self._routed = routed
         self.snapshot_ts = snapshot_ts
         self.definitions = definitions
         self._history: dict[int, list[tuple[int, TableInfo | None]]] = {}
         for table_id in definitions.tables():
-            if (table := definitions.settled(table_id, snapshot_ts)) is not None:
+            if (table := self._settled(table_id, snapshot_ts)) is not None:
                 self._history[table_id] = [(snapshot_ts, table)]
+
+    def _settled(self, table_id: int, ts: int) -> TableInfo | None:
+        table = self.definitions.settled(table_id, ts)
+        return None if table is None else self._routed(table)
 
     @property
     def ddl_job_table(self) -> TableInfo:
         """That of the table where DDL jobs stand. Raises NotVerifiable when there is none."""
         for table in self.tables_at(self.snapshot_ts):
-            if (table.schema_name.lower(), table.name.lower()) == DDL_JOB_TABLE:
+            schema, name = table.upstream_name
+            if (schema.lower(), name.lower()) == DDL_JOB_TABLE:
                 return table
         raise NotVerifiable(
             f"The upstream has no table {'.'.join(DDL_JOB_TABLE)} at ts {self.snapshot_ts}: its DDLs can't be seen.",
@@ -129,7 +138,7 @@ class SettledSchema:
 
     def others_in_force(self, ts: int) -> list[TableInfo]:
         """Tables that sessions see at `ts`, and that are not as the settled definitions have them."""
-        pairs = ((self.table(id_, ts), self.definitions.settled(id_, ts)) for id_ in self.definitions.tables())
+        pairs = ((self.table(id_, ts), self._settled(id_, ts)) for id_ in self.definitions.tables())
         return [new for old, new in pairs if new is not None and (old is None or _shown(old) != _shown(new))]
 
     def shows_another(self, ts: int) -> bool:
@@ -138,7 +147,7 @@ class SettledSchema:
         Tables that come or go do so at the end of their DDL.
         """
         ids = self.definitions.tables_written_at(ts)
-        written = ((self.table(id_, ts), self.definitions.settled(id_, ts)) for id_ in ids)
+        written = ((self.table(id_, ts), self._settled(id_, ts)) for id_ in ids)
         return any(old is not None and new is not None and _shown(old) != _shown(new) for old, new in written)
 
     def settle(self, ts: int, named: Collection[int] = ()) -> SettledChange:
@@ -148,10 +157,10 @@ class SettledSchema:
         """
         databases = self.definitions.databases_written_at(ts)
         written = self.definitions.tables_written_at(ts)
-        gone = {table.id for table in self.tables_at(ts) if table.schema_name in databases} if databases else set()
+        gone = {table.id for table in self.tables_at(ts) if table.upstream_name[0] in databases} if databases else set()
         before, after = [], []
         for table_id in sorted({*written, *named, *gone}):
-            old, new = self.table(table_id, ts), self.definitions.settled(table_id, ts)
+            old, new = self.table(table_id, ts), self._settled(table_id, ts)
             if old == new and (table_id not in named or old is None):
                 continue
             before += [old] if old is not None else []
@@ -171,7 +180,7 @@ def _shown(table: TableInfo) -> tuple[object, ...]:
     columns = (
         (c.id, c.name, c.type, c.is_unsigned, c.flen, c.decimal, c.charset, c.collate, c.elems) for c in table.columns
     )
-    return table.schema_name, table.name, *columns
+    return *table.upstream_name, *columns
 
 
 def _with_all_rows(raw: _Raw) -> _Raw:

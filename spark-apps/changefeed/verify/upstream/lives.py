@@ -88,15 +88,18 @@ async def read_lives(
     to_ts: int,
     by_id: bool = False,
     copies: Mapping[int, TableCopy] | None = None,
+    routed: Callable[[TableInfo], TableInfo] = lambda table: table,
 ) -> Lives:
     """Read the lives of the tables that are selected at some time in between; `by_id`: folders have ids for names.
+
+    `routed`: a table as it is written.
 
     `copies`: of tables, by physical id; None: the changefeed makes none.
 
     Raises NotVerifiable for definitions and jobs that can't be read or followed, NeedsHuman for a job that is none.
     """
     schema_ts = from_ts if copies is None else from_ts + COPY_TICKS
-    schema = SettledSchema(schema_ts, Definitions(await read_meta(pd, schema_ts, to_ts)))
+    schema = SettledSchema(schema_ts, Definitions(await read_meta(pd, schema_ts, to_ts)), routed)
     jobs = Collected()
     await read_history(pd, *DDL_JOB_SPAN, schema_ts, to_ts, into=jobs)
     found = _FoundLives(from_ts, selects, ignores, schema, by_id, copies or {})
@@ -218,7 +221,7 @@ class _FoundLives:
                 table = next((old for old in touched.before if old.id == table.id), table)
             case Action.EXCHANGE_TABLE_PARTITION:
                 table = next((each for each in touched.after if each.partition_ids), table)
-        return self._ignores(job, table.schema_name, table.name)
+        return self._ignores(job, *table.upstream_name)
 
     def until(self, ts: int) -> Lives:
         for id_ in sorted(self._living):

@@ -43,18 +43,15 @@ def check(
 
 def compare(session: Session, tables: Iterable[TableInfo]) -> list[tuple[TableInfo, list[Difference]]]:
     """Each table that has rows, and how it differs. Three queries, however many there are, and one of collations."""
-    compared = {
-        (table.schema_name, table.name): table
-        for table in tables
-        if not (table.is_view or table.is_sequence or table.is_temporary)
-    }
+    compared = [table for table in tables if not (table.is_view or table.is_sequence or table.is_temporary)]
     if not compared:
         return []
     ((in_lower_case,),) = session.rows(b"SELECT @@lower_case_table_names")
     dialect = session.dialect
-    is_partitioned = any(table.partition_ids for table in compared.values())
-    there = _Tables(_found(session, compared, dialect, is_partitioned), in_lower_case != b"0")
-    pairs = [(table, there.of(name)) for name, table in compared.items()]
+    is_partitioned = any(table.partition_ids for table in compared)
+    names = dict.fromkeys(table.qualified for table in compared)  # what is merged has one
+    there = _Tables(_found(session, names, dialect, is_partitioned), in_lower_case != b"0")
+    pairs = [(table, there.of(table.qualified)) for table in compared]
     behaviour = _behaviour(session, (here for _, here in pairs if here is not None))
     server = ServerQueries(dialect, behaviour, _Expressions(session).is_same)
     return [
