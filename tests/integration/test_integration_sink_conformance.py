@@ -16,6 +16,7 @@ from changefeed.errors import ChangefeedError
 from changefeed.objectstore.local import LocalStore
 from changefeed.sink.blackhole import BlackholeJob
 from changefeed.sink.contract import Entry, Event, EventSink, Surroundings
+from changefeed.sink.delta.event_sink import DeltaJob
 from changefeed.sink.iceberg.event_sink import IcebergJob
 from changefeed.sink.kafka.entry_writer import KafkaJob
 from changefeed.sink.kafka.options import KafkaEndpoint, progress_topic
@@ -104,6 +105,36 @@ class Iceberg:
 
     def open(self, around: Surroundings) -> EventSink:
         return IcebergJob(self.lake.location).open(around)
+
+    def entry(self, dispatcher: int, number: int, writer: int) -> Entry:
+        return entry_of(dispatcher, number, writer, {"mode": "append"}, self._path(dispatcher, number))
+
+    def _path(self, dispatcher: int, number: int) -> str:
+        return f"shop/t{dispatcher}/{number + 10:010}.parquet"
+
+    def rows(self, dispatcher: int) -> list[Row]:
+        files = sorted((self.lake.root / f"shop/t{dispatcher}").glob("*.parquet"))
+        return [(row["id"], row["v"]) for path in files for row in pq.read_table(path).to_pylist()]
+
+    def spoil(self, dispatcher: int) -> None:
+        for number in range(100):
+            self.lake.create(self._path(dispatcher, number), b"somebody else's")
+
+
+@dataclass
+class Delta:
+    """What tasks do is not yet a table's: the driver reads the files that they have put."""
+
+    folder: Path
+    name: str = "delta"
+    remembers: bool = True
+    fences: bool = False  # as storage
+
+    def __post_init__(self) -> None:
+        self.lake = LocalStore(self.folder / "lake")
+
+    def open(self, around: Surroundings) -> EventSink:
+        return DeltaJob(self.lake.location).open(around)
 
     def entry(self, dispatcher: int, number: int, writer: int) -> Entry:
         return entry_of(dispatcher, number, writer, {"mode": "append"}, self._path(dispatcher, number))
@@ -245,12 +276,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield server
 
 
-@pytest.fixture(params=["storage", "iceberg", "blackhole", "mysql", "at-least-once", "exactly-once"])
+@pytest.fixture(params=["storage", "iceberg", "delta", "blackhole", "mysql", "at-least-once", "exactly-once"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     if request.param == "storage":
         return Storage(tmp_path)
     if request.param == "iceberg":
         return Iceberg(tmp_path)
+    if request.param == "delta":
+        return Delta(tmp_path)
     if request.param == "blackhole":
         return Blackhole(tmp_path)
     if request.param == "mysql":

@@ -20,6 +20,10 @@ def claim_on(changefeed: Changefeed, secrets_dir: Path | None = None) -> SinkCla
             from changefeed.sink.iceberg.claim import IcebergClaim
 
             return IcebergClaim(changefeed, secrets_dir)
+        case "delta":
+            from changefeed.sink.delta.claim import DeltaClaim
+
+            return DeltaClaim(changefeed, secrets_dir)
         case "mysql":
             from changefeed.sink.mysql.claim import MysqlClaim
 

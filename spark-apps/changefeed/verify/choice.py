@@ -40,6 +40,10 @@ async def verify_sink(
             from changefeed.verify.iceberg import report as iceberg
 
             return await iceberg.verify(changefeed, secrets_dir, progress)
+        case "delta":
+            from changefeed.verify.delta import report as delta
+
+            return await delta.verify(changefeed, secrets_dir, progress)
         case "mysql":
             from changefeed.verify.mysql import report as mysql
 

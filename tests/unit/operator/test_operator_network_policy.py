@@ -122,6 +122,7 @@ def test_metrics_are_for_monitoring_and_nothing_else_is() -> None:
             {"sink": {"iceberg": {"warehouse": "s3://lake/x", "catalog": {"uri": "https://catalog:8181/v1"}}}},
             {2379, 443, 8181},
         ),
+        ({"sink": {"delta": {"uri": "s3://lake/x?endpoint=http://minio:9000"}}}, {2379, 443, 9000}),
         ({"sink": {"blackhole": {}}}, {2379, 443}),
     ],
 )

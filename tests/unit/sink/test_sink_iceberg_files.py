@@ -12,7 +12,7 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.values import arrow_type
-from changefeed.sink.iceberg import files
+from changefeed.sink import parquet_file
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import deletes_file
 from changefeed.sink.iceberg.shape import file_schema, identifier_columns
@@ -39,7 +39,7 @@ def encoded(folder: Path, chunks: Sequence[Records], upsert: bool) -> dict[str, 
 def test_rule_10_the_bytes_do_not_depend_on_how_the_rows_come(
     tmp_path: Path, upsert: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "GROUP_ROWS", 8)
+    monkeypatch.setattr(parquet_file, "GROUP_ROWS", 8)
     whole = encoded(tmp_path, [records(T, CHANGES, 100)], upsert)
     assert len(whole) == 1 + upsert
     for size in (1, 7, 8, 9, 30):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from changefeed.objectstore import Location
 from changefeed.sink.choice import claim_on
+from changefeed.sink.delta.event_sink import DeltaJob
 from changefeed.sink.iceberg.event_sink import IcebergJob
 from changefeed.sink.records import Mounting
 from changefeed.spec.model import Changefeed
@@ -55,6 +56,7 @@ def test_a_sink_says_how_it_wants_rows(sink: dict[str, Any], expected: Mounting)
 LEAST: dict[str, dict[str, Any]] = {
     "storage": {"uri": LAKE, "protocol": "csv"},
     "iceberg": {"warehouse": LAKE, "catalog": {"uri": "sqlite:////lake/catalog.db"}},
+    "delta": {"uri": LAKE},
     "mysql": {"uri": "mysql://127.0.0.1:3306"},
     "kafka": {"uri": "kafka://127.0.0.1:9092/t", "protocol": "canal-json"},
     "blackhole": {},
@@ -72,5 +74,6 @@ def test_every_kind_has_a_claim_of_its_own(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "with_old"), [("append", False), ("upsert", True)])
-def test_iceberg_wants_old_rows_to_upsert(mode: str, with_old: bool) -> None:
-    assert IcebergJob(Location(LAKE)).mounting({"mode": mode}, ZONE) == Mounting("UTC", with_old=with_old)
+def test_tables_of_a_lake_want_old_rows_to_upsert(mode: str, with_old: bool) -> None:
+    for job in (IcebergJob, DeltaJob):
+        assert job(Location(LAKE)).mounting({"mode": mode}, ZONE) == Mounting("UTC", with_old=with_old)

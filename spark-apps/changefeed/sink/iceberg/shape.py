@@ -23,15 +23,14 @@ from pyiceberg.types import (
 )
 
 from changefeed.errors import NeedsHuman
-from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink import keyed
 from changefeed.sink.typed import COMMIT_TS, OP, schema_of
 
 _ID = b"PARQUET:field_id"
 OP_ID, COMMIT_TS_ID = 1, 2
 _OURS = {OP: OP_ID, COMMIT_TS: COMMIT_TS_ID}
 _WIDER: dict[type, type] = {IntegerType: LongType, FloatType: DoubleType}
-_INEXACT = frozenset({SqlType.FLOAT, SqlType.DOUBLE})
 
 
 def field_id(column: ColumnInfo) -> int:
@@ -56,30 +55,8 @@ def table_schema(table: TableInfo, *, upsert: bool, schema_id: int = 0) -> Schem
 
 
 def identifier_columns(table: TableInfo) -> tuple[ColumnInfo, ...]:
-    """The columns of the primary key, by which rows of an upserted table are told apart.
-
-    Raises NeedsHuman when there is none that could be.
-    """
-    by_name = {column.name: column for column in table.columns}
-    if table.handle_column is not None:
-        return (table.handle_column,)
-    primary = next((index for index in table.indexes if index.is_primary), None)
-    if primary is None:
-        raise _refused(table, "has no primary key")
-    columns = tuple(by_name[name] for name, _ in primary.columns)
-    if any(column.type in _INEXACT or column.is_generated_virtual for column in columns):
-        raise _refused(table, "has a primary key by which Iceberg can't delete")
-    raw = table.raw.get("index_info") or ()
-    if table.partition_ids and any(each.get("is_primary") and each.get("is_global") for each in raw):
-        raise _refused(table, "has a primary key over all partitions, whose rows change their partition")
-    return columns
-
-
-def _refused(table: TableInfo, why: str) -> NeedsHuman:
-    return NeedsHuman(
-        f"Table {table.full_name} {why}: it can't be written with spec.sink.iceberg.mode upsert.",
-        "Exclude it by spec.filter.rules, give it a primary key, or create a changefeed with mode: append.",
-    )
+    """The columns of the primary key. Raises NeedsHuman when there is none by which rows could be told apart."""
+    return keyed.identifier_columns(table, "iceberg")
 
 
 def check_evolution(table: TableInfo, before: Schema, after: Schema) -> None:

@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 
 from changefeed.spec.field.kind import rule, wrong
 from changefeed.spec.field.section import Section, ruled
+from changefeed.spec.sink.delta import Delta
 from changefeed.spec.sink.iceberg import Iceberg
 from changefeed.spec.sink.kafka import Kafka
 from changefeed.spec.sink.mysql import Mysql
@@ -17,7 +18,7 @@ from changefeed.spec.sink.section import SinkSection
 from changefeed.spec.sink.staying import ELSEWHERE
 from changefeed.spec.sink.storage import OF_NAMES, Storage
 
-_KINDS = ("storage", "iceberg", "mysql", "kafka", "blackhole")
+_KINDS = ("storage", "iceberg", "delta", "mysql", "kafka", "blackhole")
 _ONE_SINK = "exactly one sink, such as storage: {uri: ..., protocol: csv}"
 
 
@@ -39,6 +40,8 @@ class SinkSpec(Section):
 
     iceberg: Iceberg | None = None
     """Tables of Apache Iceberg."""
+    delta: Delta | None = None
+    """Tables of Delta Lake."""
     mysql: Mysql | None = None
     """A MySQL, MariaDB or TiDB server."""
     kafka: Kafka | None = None

@@ -30,10 +30,10 @@ from changefeed.sink.typed import type_of
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.decoders import decoder_of
 from changefeed.verify.iceberg.reading import FileRows, parts
-from changefeed.verify.iceberg.values import of_lake
 from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.compared import compared
 from changefeed.verify.tables.oracle import TablesOracle
+from changefeed.verify.tables.parquet_values import of_lake
 from changefeed.verify.tables.replayed import ReplayedComparison
 from changefeed.verify.tables.values import of_decoded
 from changefeed.verify.upstream import expected

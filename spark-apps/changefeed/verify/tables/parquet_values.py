@@ -1,4 +1,4 @@
-"""Converts values of Parquet files to the form in which verify compares them: see verify.tables.values."""
+"""Converts values of Parquet files to the form in which verify compares them: see `values`."""
 
 from __future__ import annotations
 

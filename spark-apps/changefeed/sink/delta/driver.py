@@ -1,0 +1,265 @@
+"""The driver's side of the tables: commits what was written, and applies DDLs.
+
+A table is in the folder of its names for as long as the filter selects it. DDLs may be repeated: a mark has the ts of
+the last one applied to a table, and another one identifies whose rows it has, whatever its name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+
+from deltalake import CommitProperties, DeltaTable
+
+from changefeed.errors import NeedsHuman
+from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
+from changefeed.objectstore.open import Store
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.table_info import TableInfo
+from changefeed.sink.contract import Ddl, EntryId, SinkDriver
+from changefeed.sink.delta.layout import folder_of
+from changefeed.sink.delta.marks import LEFT, RECORD, TABLE, TRUNCATED, VERSION, Marks, Relied, done_name, number_of
+from changefeed.sink.delta.rows import added, arrow_schema, emptied, evolved, merged, nothing
+from changefeed.sink.delta.shape import evolution, given_values, identifier_columns, table_schema
+from changefeed.sink.delta.tables import RESTORE, Change, DeltaTables, InitialTable
+
+AT_ONCE = 16  # tables
+_MERGED_AT_ONCE = 2  # the library uses all cores, and memory, for one
+_WITHOUT_ROWS = frozenset(
+    {Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION, Action.EXCHANGE_TABLE_PARTITION}
+)
+
+Written = tuple[PlanEntry, FileCommitted]
+
+
+class DeltaDriver(SinkDriver):
+    """Commits versions: a table without changes has none. Raises Fenced, NeedsHuman, Unavailable."""
+
+    def __init__(
+        self, tables: DeltaTables, store: Store, upsert: bool, there: Mapping[int, tuple[TableInfo, int]]
+    ) -> None:
+        """`store`: of what was written. `there`: definition and version of the table that each dispatcher is of."""
+        self._tables, self._store, self._upsert = tables, store, upsert
+        self._there = dict(there)
+        self._pool = ThreadPoolExecutor(_MERGED_AT_ONCE if upsert else AT_ONCE, "table")
+
+    def create(self) -> None:
+        """All tables are there. Only where no driver has followed a DDL yet: it may have renamed them."""
+        once = {table.id: (table, version) for table, version in self._there.values()}
+        self._all(
+            partial(self._tables.create, folder_of(table), self._define(table, version))
+            for table, version in once.values()
+        )
+
+    def redefine(self, tables: Mapping[int, tuple[TableInfo, int]]) -> None:
+        """They follow what has become of them while no rule selected them; with their versions, by dispatcher."""
+        for table, version in {table.id: (table, version) for table, version in tables.values()}.values():
+            change = Ddl(version, 0, description=f"The change of {table.full_name} while no rule selected it")
+            self._follow(change, table, table, is_told=True)
+
+    def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
+        """A commit of each table that has rows among them; of one that is merged, one for each round of its entries."""
+        by_table: dict[int, list[Written]] = defaultdict(list)
+        for entry, file in zip(entries, record.files, strict=True):
+            if file.rows:
+                by_table[self._there[entry.dispatcher][0].id].append((entry, file))
+        self._tables.ask()
+        self._all([partial(self._publish, written, record) for written in by_table.values()])
+
+    def execute(self, ddl: Ddl) -> None:
+        before = {table.id: table for table in ddl.before.values()}
+        after = {table.id: table for table in ddl.tables.values()}
+        names = {table.qualified: table for table in before.values()}
+        origins = {id_: before.get(id_) or names.get(table.qualified) for id_, table in after.items()}
+        moves = {id_: was for id_, was in origins.items() if was and was.qualified != after[id_].qualified}
+        self._check(ddl, [after[id_] for id_ in moves], [*moves.values()])
+        stays = {table.id for table in origins.values() if table is not None}
+        for id_, table in before.items():
+            if id_ not in stays and ddl.is_told:
+                self._leave(ddl, table)
+                self._tables.forget(id_)
+        for id_, was in moves.items():
+            self._move(ddl, was, after[id_])
+        for id_, table in after.items():
+            origin = origins[id_]
+            if origin is None:
+                self._tables.create(folder_of(table), self._define(table, ddl.ts))
+            self._follow(ddl, origin or table, table, is_told=ddl.is_told)
+        for dispatcher in ddl.left:
+            self._there.pop(dispatcher, None)
+        self._there |= {dispatcher: (table, ddl.ts) for dispatcher, table in ddl.tables.items()}
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _all(self, calls: Iterable[Callable[[], object]]) -> None:
+        """Each table is a wait for its store, and the checkpoint waits for all of them: also when one fails."""
+        begun = [self._pool.submit(call) for call in calls]
+        wait(begun)
+        for each in begun:
+            each.result()
+
+    def _define(self, table: TableInfo, version: int, was: int = 0) -> InitialTable:
+        return InitialTable(table_schema(table, upsert=self._upsert), table.id, version, was)
+
+    def _publish(self, written: Sequence[Written], record: CommitRecord) -> None:
+        table, version = self._there[written[0][0].dispatcher]
+        folder, definition = folder_of(table), self._define(table, version)
+        for entries in self._rounds(written):
+            self._tables.change(folder, definition, partial(self._added, table, definition, entries, record))
+        last = {entry.dispatcher: Relied(version, _id(file)) for entry, file in written}
+        self._tables.rely(table.id, last)
+        if self._upsert:  # the table has the rows, and nobody will ask for the files again
+            for entry, _ in written:
+                self._tables.call(partial(self._store.delete, entry.output["path"]))
+
+    def _rounds(self, written: Sequence[Written]) -> list[list[Written]]:
+        """What one commit takes: all entries of a changelog; of what is merged, one of each dispatcher."""
+        if not self._upsert:
+            return [list(written)]
+        turns: dict[int, int] = defaultdict(int)
+        rounds: list[list[Written]] = []
+        for each in written:
+            turn = turns[each[0].dispatcher]
+            turns[each[0].dispatcher] += 1
+            if turn == len(rounds):
+                rounds.append([])
+            rounds[turn].append(each)
+        return rounds
+
+    def _added(
+        self,
+        table: TableInfo,
+        definition: InitialTable,
+        written: Sequence[Written],
+        record: CommitRecord,
+        found: DeltaTable,
+        marks: Marks,
+    ) -> Change | None:
+        new = [each for each in written if number_of(_id(each[1])) > marks.done(each[0].dispatcher)]
+        if not new:
+            return None
+        folder = folder_of(table)
+        _check_fits(folder, found, marks, definition)
+        last = {done_name(entry.dispatcher): number_of(_id(file)) for entry, file in new}
+        said = {"changefeed.record": str(record.n), "changefeed.checkpoint-ts": str(record.checkpoint_ts)}
+        paths = [entry.output["path"].removeprefix(f"{folder}/") for entry, _ in new]
+
+        def commit(found: DeltaTable, properties: CommitProperties) -> None:
+            files = self._tables.endpoint.files(folder)
+            if self._upsert:
+                merged(found, files, paths, [column.name for column in identifier_columns(table)], properties)
+            else:
+                added(found, files, paths, properties)
+
+        return Change(self._reading(folder, commit), {RECORD: record.n, **last}, said)
+
+    def _reading(
+        self, folder: str, commit: Callable[[DeltaTable, CommitProperties], None]
+    ) -> Callable[[DeltaTable, CommitProperties], None]:
+        """Tell of a file that is gone: one who has superseded this driver may have merged and deleted it."""
+
+        def reading(found: DeltaTable, properties: CommitProperties) -> None:
+            try:
+                commit(found, properties)
+            except FileNotFoundError as error:
+                self._tables.ask()
+                raise NeedsHuman(
+                    f"Table {folder}: a file that was written and not yet committed is gone: {error}.",
+                    "VACUUM must keep files for longer than the changefeed ever stands still (docs/delta.md): create a "
+                    "new changefeed.",
+                ) from None
+
+        return reading
+
+    def _check(self, ddl: Ddl, moved: Sequence[TableInfo], were: Sequence[TableInfo]) -> None:
+        """Before any effect."""
+        if self._upsert and ddl.is_told and ddl.change is not None and ddl.change.type in _WITHOUT_ROWS and ddl.before:
+            raise NeedsHuman(
+                f"{ddl.description} removes rows without a change for each: mode upsert can't delete them.",
+                "Ignore it with an event filter and delete the rows yourself, or create a new changefeed.",
+            )
+        taken = {table.qualified for table in were}
+        if any(table.qualified in taken for table in moved):
+            raise NeedsHuman(
+                f"{ddl.description} gives a table the name that another one has until then: folders can't be renamed.",
+                "Rename one of them to a third name, in a statement of its own, or create a new changefeed.",
+            )
+
+    def _leave(self, ddl: Ddl, table: TableInfo) -> None:
+        """The table stays as it is, and says so: another one of that name may begin there."""
+        folder, definition = folder_of(table), self._define(table, ddl.ts)
+        there = self._tables.find(folder)
+        if there is None or self._tables.marks(there).of(TABLE) != table.id:
+            return
+
+        def change(found: DeltaTable, marks: Marks) -> Change | None:
+            if marks.of(VERSION) >= ddl.ts:
+                return None
+            return Change(nothing, {VERSION: ddl.ts, LEFT: ddl.ts}, _said(ddl))
+
+        self._tables.change(folder, definition, change)
+
+    def _move(self, ddl: Ddl, was: TableInfo, table: TableInfo) -> None:
+        """All rows are written again, in the folder of the new name."""
+        source = self._tables.find(folder_of(was))
+        if source is None or self._tables.marks(source).of(TABLE) != was.id or self._tables.marks(source).is_left:
+            return  # it was moved before
+        dispatchers = [each for each, (known, _) in self._there.items() if known.id == was.id]
+        self._tables.copy(folder_of(was), folder_of(table), dispatchers, _said(ddl))
+        self._leave(ddl, was)
+
+    def _follow(self, ddl: Ddl, was: TableInfo, table: TableInfo, *, is_told: bool) -> None:
+        """The definition, and a truncation, once."""
+        definition = self._define(table, ddl.ts, was.id)
+        is_truncated = ddl.change is not None and ddl.change.type == Action.TRUNCATE_TABLE and is_told
+
+        def change(found: DeltaTable, marks: Marks) -> Change | None:
+            if marks.of(VERSION) >= ddl.ts:
+                return None
+            schema = arrow_schema(found)
+            to = evolution(was, table, schema, upsert=self._upsert)
+            if self._upsert and is_told and not is_truncated and (given := given_values(was, table)):
+                raise NeedsHuman(
+                    f"{ddl.description} gives values of {', '.join(given)} to rows that are there, which mode upsert "
+                    "can't.",
+                    "Ignore it with an event filter, and those rows keep NULL; or create a new changefeed.",
+                )
+            new = {VERSION: ddl.ts, TABLE: table.id} | ({TRUNCATED: ddl.ts} if is_truncated else {})
+            if is_truncated and self._upsert:
+                return Change(lambda found, told: emptied(found, to.wanted if to else schema, told), new, _said(ddl))
+            return Change(lambda found, told: evolved(found, to, told), new, _said(ddl))
+
+        self._tables.change(folder_of(table), definition, change)
+        self._tables.followed(was.id, table.id, ddl.ts, ddl.left)
+
+
+def _check_fits(folder: str, found: DeltaTable, marks: Marks, definition: InitialTable) -> None:
+    """Raises NeedsHuman when rows of the definition would be out of place in the table."""
+    if marks.of(TABLE) != definition.table_id:
+        raise NeedsHuman(
+            f"Table {folder} is that of the upstream's table {marks.of(TABLE)}, not of {definition.table_id}: a DDL "
+            "that it had followed is lost.",
+            RESTORE,
+        )
+    schema = arrow_schema(found)
+    others = [
+        field.name
+        for field in definition.schema
+        if field.name not in schema.names or schema.field(field.name).type != field.type
+    ]
+    if others:
+        raise NeedsHuman(
+            f"Table {folder} lacks columns that its rows have, or has them with other types: {', '.join(others)}.",
+            f"Somebody has dropped or changed them. {RESTORE}",
+        )
+
+
+def _id(file: FileCommitted) -> EntryId:
+    return EntryId(file.plan, file.entry)
+
+
+def _said(ddl: Ddl) -> dict[str, str]:
+    return {"changefeed.ddl-ts": str(ddl.ts), "changefeed.ddl": ddl.query[:1000]}

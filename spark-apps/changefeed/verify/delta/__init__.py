@@ -1,0 +1,1 @@
+"""Compares tables of Delta Lake with the upstream, row by row."""
