@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 Kind = Literal["throughput", "steady", "catch-up", "recovery", "slot", "slot-lag"]
 How = Literal["scan", "live", "one", "copy", "written"]
-Protocol = Literal["csv", "canal-json", "parquet", "iceberg"]
+Protocol = Literal["csv", "canal-json", "parquet", "iceberg", "delta"]
 Mode = Literal["Throughput", "LowLatency"]
 Store = Literal["disk", "s3", "kafka"]
 
 _PROTOCOLS: tuple[Protocol, ...] = ("csv", "canal-json", "parquet")
 _COPIED: tuple[Protocol, ...] = (*_PROTOCOLS, "iceberg")  # of it, a changelog
+TABLES = ("iceberg", "delta")  # protocols that are sinks of their own
 _MODES: dict[Mode, str] = {"Throughput": "1s", "LowLatency": "200ms"}  # with the flush interval
 _STORES: tuple[Store, ...] = ("disk", "s3")
 _RESOLVED = {"": 1.0, "-200ms": 0.2}  # TiKV's default, and what docs/running.md advises for low latency
@@ -50,15 +51,17 @@ class Case:
 
     @property
     def storage(self) -> dict[str, Any]:
-        """The sink's options beside its uri; of Iceberg, whose catalog is beside it, see `iceberg`."""
+        """The sink's options beside its uri; of tables, see `lake`."""
         options = {
             "csv": {"csv": {"includeCommitTs": True}},
             "canal-json": {"canalJson": {"enableTidbExtension": True}},
         }
         return {"protocol": self.protocol, "flushInterval": self.flush, **options.get(self.protocol, {})}
 
-    def iceberg(self, folder: Path) -> dict[str, Any]:
+    def lake(self, folder: Path) -> dict[str, Any]:
         """The sink of a changelog, with its data files in `folder`'s `lake`."""
+        if self.protocol == "delta":
+            return {"delta": {"uri": (folder / "lake").as_uri(), "flushInterval": self.flush}}
         catalog = {"uri": f"sqlite:///{folder}/catalog.db"}
         return {"iceberg": {"warehouse": (folder / "lake").as_uri(), "catalog": catalog, "flushInterval": self.flush}}
 
@@ -157,6 +160,8 @@ CASES = {
         *_throughput(),
         Case("insert-csv-one", "throughput", "insert", "one", tables=1, rows=5_000_000, in_suite=False),
         *_copies(),
+        Case("insert-iceberg-scan", "throughput", "insert", "scan", "iceberg", in_suite=False),
+        Case("insert-delta-scan", "throughput", "insert", "scan", "delta", in_suite=False),
         Case("postgresql-csv-scan", "slot", "insert", "scan", tables=1, rows=5_000_000, flush="1s"),
         Case("postgresql-csv-live", "slot", "insert", "written", tables=1, rows=5_000_000, flush="1s"),
         Case("postgresql-copy-csv", "slot", "insert", "copy", tables=1, rows=5_000_000, flush="1s"),

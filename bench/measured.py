@@ -155,11 +155,9 @@ class Run:
         self.wait()
 
     def data_files(self) -> list[Path]:
-        """Return those of a storage, or of Iceberg tables."""
+        """Return those of a storage, or of tables."""
         lake = self.location.folder / "lake"
-        return [
-            path for path in (*lake.rglob("CDC*"), *lake.rglob("data/**/[0-9]*.parquet")) if path.suffix != ".index"
-        ]
+        return [path for path in (*lake.rglob("CDC*"), *lake.rglob("[0-9]*.parquet")) if path.suffix != ".index"]
 
     def checkpoint_ms(self) -> int:
         """Return it as a reader of the sink meets it; 0 before there is one."""

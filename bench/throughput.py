@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from baselines import cat, receive
-from cases import Case
+from cases import TABLES, Case
 from measured import Cluster, Run, bench_cluster, changefeed_run, memory_in_use
 from meter import Cpu
 from results import Result
@@ -101,8 +101,8 @@ def _there(case: Case, upstream: Cluster, folder: Path) -> Once:
     spec: dict[str, Any] = {"targetTs": end["ts"]}
     if case.how == "copy":  # nothing changes afterwards
         spec = {"initialCopy": True, "startTs": end["ts"], "targetTs": str(int(end["ts"]) + 1)}
-    if case.protocol == "iceberg":
-        spec["sink"] = case.iceberg(folder)
+    if case.protocol in TABLES:
+        spec["sink"] = case.lake(folder)
     with changefeed_run(upstream, folder, case.storage, core=case.core, **spec) as run:
         run.wait()
     if run.meter.first_segment is None:

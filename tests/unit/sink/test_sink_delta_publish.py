@@ -150,7 +150,7 @@ def test_what_others_do_is_not_undone_and_does_not_hide_what_is_there(tmp_path: 
         publish(driver, 7 + number, each)
     table = lake.table()
     table.optimize.compact(target_size=1 << 30)
-    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
     table.create_checkpoint()
     table.cleanup_metadata()
     publish(driver, 10, written[3])
@@ -179,7 +179,7 @@ def test_a_file_that_somebody_has_removed_is_said(tmp_path: Path) -> None:
     driver = lake.driver(T)
     driver.create()
     written = lake.written(3, T, TWO)
-    lake.table().vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    lake.table().vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
     with pytest.raises(NeedsHuman, match="a file that was written and not yet committed is gone"):
         publish(driver, 7, written)
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from deltalake import CommitProperties, DeltaTable
 
-from changefeed.errors import NeedsHuman
+from changefeed.errors import NeedsHuman, Transient
 from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
 from changefeed.objectstore.open import Store
 from changefeed.schema.ddl.actions import Action
@@ -159,13 +159,17 @@ class DeltaDriver(SinkDriver):
     def _reading(
         self, folder: str, commit: Callable[[DeltaTable, CommitProperties], None]
     ) -> Callable[[DeltaTable, CommitProperties], None]:
-        """Tell of a file that is gone: one who has superseded this driver may have merged and deleted it."""
+        """Tell of a file that is gone. A driver before this one, or after it, may have merged it meanwhile, too."""
 
         def reading(found: DeltaTable, properties: CommitProperties) -> None:
             try:
                 commit(found, properties)
             except FileNotFoundError as error:
                 self._tables.ask()
+                before = found.version()
+                found.update_incremental()
+                if found.version() != before:
+                    raise Transient(f"Table {folder} was changed by someone else.") from None
                 raise NeedsHuman(
                     f"Table {folder}: a file that was written and not yet committed is gone: {error}.",
                     "VACUUM must keep files for longer than the changefeed ever stands still (docs/delta.md): create a "
