@@ -164,6 +164,7 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	$(PY) tests/integration/support/integration_crash_table.py bench/results/crash-points.md files
 	$(PY) tests/integration/support/integration_crash_table.py bench/results/crash-points-databases.md mysql kafka
 	$(PY) tests/integration/support/integration_crash_table.py bench/results/crash-points-iceberg.md changelog upsert
+	$(PY) tests/integration/support/integration_crash_table.py bench/results/crash-points-delta.md delta-changelog delta-upsert
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/owner_scale.py --out bench/results/owner_scale.json
 	$(PY) bench/planner_scale.py
@@ -175,6 +176,7 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	CHANGEFEED_EVIDENCE=bench/results/postgresql_kills.json $(PYTEST) -s tests/integration/test_integration_postgresql_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/kafka_kills.json $(PYTEST) -s tests/integration/test_integration_kafka_nemesis.py
 	$(PY) bench/kafka_consumers.py
+	CHANGEFEED_EVIDENCE=bench/results/delta_kills.jsonl $(PYTEST) -s tests/integration/test_integration_delta_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/iceberg_kills.jsonl $(PYTEST) -s tests/integration/test_integration_iceberg_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/iceberg_maintenance.jsonl $(PYTEST) -s tests/integration/test_integration_iceberg_maintenance.py
 	CHANGEFEED_EVIDENCE=bench/results/iceberg_busy.jsonl $(PYTEST) -s tests/integration/test_integration_iceberg_busy.py

@@ -15,15 +15,18 @@ from changefeed.errors import ChangefeedError
 from integration_kafka_broker import running as kafka_running
 from integration_mariadb import running as mariadb_running
 from integration_points_databases import KAFKA, MYSQL
+from integration_points_delta import DELTA
 from integration_points_iceberg import ICEBERG
 from integration_processes import Nursery, Process, nursery
 from integration_standing import Broken, History, Watch, World, upstream
+from integration_standing_delta import DeltaWorld
 from integration_standing_files import FileWorld
-from integration_standing_iceberg import IcebergWorld, Mode
+from integration_standing_iceberg import IcebergWorld
 from integration_standing_kafka import KafkaWorld
+from integration_standing_lake import Mode
 from integration_standing_mysql import MysqlWorld
 
-Kind = Literal["files", "mysql", "kafka", "changelog", "upsert"]
+Kind = Literal["files", "mysql", "kafka", "changelog", "upsert", "delta-changelog", "delta-upsert"]
 
 AT_MOST = 4  # of one point's passages: the first, the second, the one in the middle, the last
 NOT_PASSED = "not passed so often by these runs"
@@ -62,6 +65,8 @@ CHOICES: dict[Kind, Choice] = {
     "kafka": Choice(KAFKA),
     "changelog": Choice(ICEBERG),
     "upsert": Choice(ICEBERG),
+    "delta-changelog": Choice(DELTA),
+    "delta-upsert": Choice(DELTA),
 }
 
 
@@ -186,9 +191,10 @@ def worlds(kind: Kind, history: History, forked: Nursery, folder: Path) -> Itera
     if kind == "files":
         yield [FileWorld(history, forked, folder / str(number) / "world") for number in range(3)]
         return
-    if kind in ("changelog", "upsert"):
-        mode: Mode = "upsert" if kind == "upsert" else "append"
-        yield [IcebergWorld(history, forked, folder / str(number) / "world", mode) for number in range(3)]
+    if kind in ("changelog", "upsert", "delta-changelog", "delta-upsert"):
+        mode: Mode = "upsert" if kind.endswith("upsert") else "append"
+        made = DeltaWorld if kind.startswith("delta") else IcebergWorld
+        yield [made(history, forked, folder / str(number) / "world", mode) for number in range(3)]
         return
     with ExitStack() as stack:
         if kind == "mysql":

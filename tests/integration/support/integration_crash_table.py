@@ -1,5 +1,6 @@
 """The lists of all points, made by the runs, in bench/results: `integration_crash_table.py FILE files` writes
-crash-points.md, `... FILE mysql kafka` crash-points-databases.md, `... FILE changelog upsert` crash-points-iceberg.md.
+crash-points.md, `... FILE mysql kafka` crash-points-databases.md, `... FILE changelog upsert` crash-points-iceberg.md,
+`... FILE delta-changelog delta-upsert` crash-points-delta.md.
 """
 
 from __future__ import annotations
@@ -149,12 +150,41 @@ log.
 ## Broken
 """
 
+_HEAD_OF_DELTA = """# What is left when a process dies that writes to tables of Delta Lake
+
+Made by `make evidence`, not by hand. [The runs](../../tests/integration/support/integration_crash.py) pass {points}
+named points {passages} times. {killed} runs were killed by SIGKILL at one of them, each followed by a run that resumes
+from what it finds. {frozen} were frozen by SIGSTOP, taken over, and woken once the other run had finished. Broken
+promises: {broken}.
+
+The runs are those of [crash-points.md](crash-points.md), once with tables that are changelogs (`mode: append`), once
+with tables that are merged (`mode: upsert`). Two plans are open at a time; DDLs add a
+column, create a table and truncate one; each run loses a pipeline task that has a file in hand. The tables list the
+points that this sink adds and, of the log, the records of plans, commits and DDLs; the others are the same for every
+sink. Of each point the first, the middle and a late passage are taken; after a takeover, only the first.
+
+A *point* is a moment in a call: *before* it, or when it is *done*; for a file, those of crash-points.md.
+
+After each recovery, rows are those of an undisturbed run, by the logs as Delta's protocol has them. A reader who looked
+before, between and after the runs has met, in a changelog, each change once, those of a row in order, and none that was
+taken back; in a table by primary key, the upstream's rows as of one of its transactions, never an earlier one than the
+last time.
+
+*Woken* is how the frozen run ended after it was taken over; nothing that it did changed a table or the log. These runs
+ended as {ends}. `Transient` and `Unavailable` come from a task that finds its segments gone before its driver reads the
+log.
+
+## Broken
+"""
+
 _HEADS: dict[Kind, str] = {
     "files": _HEAD,
     "mysql": _HEAD_OF_DATABASES,
     "kafka": _HEAD_OF_DATABASES,
     "changelog": _HEAD_OF_ICEBERG,
     "upsert": _HEAD_OF_ICEBERG,
+    "delta-changelog": _HEAD_OF_DELTA,
+    "delta-upsert": _HEAD_OF_DELTA,
 }
 
 

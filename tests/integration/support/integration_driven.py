@@ -47,6 +47,7 @@ from integration_inprocess import LIMITS, InProcessExecution, Seen
 from integration_points import Points, StatusFile, install
 from integration_points_databases import install as install_databases
 from integration_points_databases import name_progress_topic
+from integration_points_delta import install as install_delta
 from integration_points_iceberg import install as install_iceberg
 from integration_processes import Say
 from integration_several_plans import PLAN_BYTES
@@ -180,6 +181,7 @@ def _points(say: Say, point: str | None, at: int, then: str, shared: bool) -> Po
     install(points)
     install_databases(points)
     install_iceberg(points)
+    install_delta(points)
     segment_module.CURVE_STEP = 1  # the planner knows the ts of each row
     spool_module.IN_MEMORY_BYTES = 0  # what is encoded is a file until it is put
     return points

@@ -122,7 +122,7 @@ def kind_of(path: str, body: bytes | None) -> str:
         named = "index"
     if named is None and index_of(name) is not None:
         named = "data file"
-    if named is None and name.endswith(".parquet"):  # of an Iceberg table
+    if named is None and name.endswith(".parquet"):  # of a table
         named = "file of deletes" if name.endswith("-deletes.parquet") else "file of rows"
     assert named, f"nobody knows what {path} is"
     return named

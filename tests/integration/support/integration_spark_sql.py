@@ -1,6 +1,6 @@
-"""Spark with Iceberg, for statements that other people run on our tables.
+"""Spark with Iceberg or with Delta Lake, for statements that other people run on our tables.
 
-Iceberg has no runtime for the project's own Spark: this is an earlier one, in an environment of its own.
+Neither has a runtime for the project's own Spark: this is an earlier one, in an environment of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -19,7 +19,7 @@ from integration_catalogs import PASSWORD, USER
 from integration_java import FETCH_S, checked, jars, leaves_in
 from integration_mysql_programs import cached
 
-SPARK, ICEBERG, DRIVER = "4.1.4", "1.12.0", "3.5.6"
+SPARK, ICEBERG, DRIVER, DELTA = "4.1.4", "1.12.0", "3.5.6", "4.4.0"
 START_S = 180
 _REQUIREMENTS = Path(__file__).parents[3] / "requirements" / "spark-4.1.txt"
 _STATEMENTS = Path(__file__).parent / "iceberg" / "statements.py"
@@ -30,8 +30,16 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
+_ICEBERG = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+#: What Delta's own artifact needs beside what Spark has.
+_DELTA_ARTIFACTS = ("delta-spark_4.1_2.13", "delta-storage", "delta-kernel-api", "delta-kernel-defaults")
 
 
 class SparkFailed(AssertionError):
@@ -83,11 +91,25 @@ class SparkSql:
 
 @contextmanager
 def running(folder: Path) -> Iterator[SparkSql]:
-    """It works in `folder`."""
+    """It works in `folder`, on Iceberg tables."""
     library, runtime = installed()
     driver = jars(f"mariadb-java-client-{DRIVER}", f"org.mariadb.jdbc:mariadb-java-client:{DRIVER}")
-    path = [runtime, *driver.glob("mariadb-java-client-*.jar")]
-    settings = _SETTINGS | {
+    with _running(folder, library, [runtime, *driver.glob("mariadb-java-client-*.jar")], _ICEBERG) as spark:
+        yield spark
+
+
+@contextmanager
+def delta_running(folder: Path) -> Iterator[SparkSql]:
+    """It works in `folder`, on tables of Delta Lake: delta.`/path`."""
+    artifacts = [f"io.delta:{name}:{DELTA}" for name in _DELTA_ARTIFACTS]
+    path = sorted(jars(f"delta-{DELTA}", alone=artifacts).glob("*.jar"))
+    with _running(folder, packages(f"pyspark-{SPARK}", _REQUIREMENTS), path, _DELTA) as spark:
+        yield spark
+
+
+@contextmanager
+def _running(folder: Path, library: Path, path: Sequence[Path], more: Mapping[str, str]) -> Iterator[SparkSql]:
+    settings = {**_SETTINGS, **more} | {
         "spark.driver.extraClassPath": os.pathsep.join(map(str, path)),
         "spark.driver.extraJavaOptions": f"{_JAVA} {leaves_in(folder)}",
     }

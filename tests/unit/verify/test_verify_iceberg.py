@@ -14,8 +14,8 @@ import pytest
 from changefeed.reading.scratch import open_database
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, parse_table_info
-from changefeed.verify.tables.parquet_values import of_lake
 from changefeed.verify.result import TableRows
+from changefeed.verify.tables.parquet_values import of_lake
 from changefeed.verify.tables.replayed import ReplayedComparison
 
 Rows = list[tuple[int, str]]

@@ -27,6 +27,7 @@ _KEYS = {
 }
 _NOT_LET_IN = re.compile(r"\b(?:401|403)\b|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|Forbidden")
 _TIMEOUT = "60s"
+_SHOWN = 300  # characters of what is said of a local disk
 #: What delta-rs raises when it does not know what to do with a table.
 UNABLE = (DeltaProtocolError, SchemaMismatchError, NotImplementedError, ValueError)
 _UNSUPPORTED = re.compile(r"not supported|[Uu]nsupported")
@@ -75,7 +76,7 @@ class DeltaEndpoint:
 
 @contextmanager
 def told(where: str) -> Iterator[None]:
-    """Failures of the library as ours. What it says may quote a store's answer: none of it goes on but a kind.
+    """Failures of the library as ours. What it says may quote a bucket's answer: none of that goes on but a kind.
 
     Raises Transient (nothing has happened), OutcomeUnknown, Refused.
     """
@@ -93,7 +94,8 @@ def told(where: str) -> Iterator[None]:
             raise Refused(
                 f"{where} does not let us in.", "Look at spec.sink.delta.credentials and its rights."
             ) from None
-        raise _answered(OutcomeUnknown(f"{where} has failed: {type(error).__name__}."), None) from None
+        shown = f": {said[:_SHOWN]}" if not in_bucket(where) else ""
+        raise _answered(OutcomeUnknown(f"{where} has failed: {type(error).__name__}{shown}."), None) from None
 
 
 def _answered(failure: E, has_answered: bool | None) -> E:

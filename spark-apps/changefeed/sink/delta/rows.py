@@ -101,8 +101,12 @@ def copied(
 
 
 def _converted(table: DeltaTable, to: Evolution) -> Iterator[pa.RecordBatch]:
-    """All rows, as they are read."""
-    for batch in pa.RecordBatchReader.from_stream(table.scan()):
+    """All rows, as they are read. The scan begins at once: the library can't begin one while it writes another."""
+    return _as_wanted(pa.RecordBatchReader.from_stream(table.scan()), to)
+
+
+def _as_wanted(batches: pa.RecordBatchReader, to: Evolution) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
         arrays = [
             batch.column(to.sources[field.name]).cast(field.type)
             if field.name in to.sources
