@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, SchemaMismatchError
@@ -72,6 +76,31 @@ class DeltaEndpoint:
     def files(self, folder: str) -> PyFileSystem:
         """Return a table's folder as a file system, to read from."""
         return PyFileSystem(DeltaStorageHandler(self.uri(folder), self.options()))
+
+    def sync(self, folder: str, versions: Iterable[int]) -> None:
+        """On a disk, what these versions of a table have added survives the loss of power: the library leaves that to
+        the system. A bucket has done so already.
+        """
+        if in_bucket(self.root.uri):
+            return
+        table = Path(self.uri(folder))
+        for version in versions:
+            log = table / "_delta_log" / f"{version:020}.json"
+            with suppress(FileNotFoundError):  # others have compacted the table, or its log
+                for line in log.read_text().splitlines():
+                    if (added := json.loads(line).get("add")) is not None:
+                        _sync(table / unquote(added["path"]))
+                _sync(log)
+        for each in (table / "_delta_log", table, table.parent, table.parent.parent):
+            _sync(each)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from changefeed.sink.delta.marks import LOG
 
-_FIRST = 8  # commits that are read at once; twice as many each time none is ours
+_FIRST = 1  # commits that are read at once; twice as many each time none is ours
 
 
 def gone_back(table: DeltaTable, log: str) -> int | None:

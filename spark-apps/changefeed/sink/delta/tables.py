@@ -36,6 +36,7 @@ from changefeed.sink.delta.endpoint import UNABLE, DeltaEndpoint, told
 from changefeed.sink.delta.history import gone_back
 from changefeed.sink.delta.marks import (
     EPOCH,
+    LEFT,
     LOG,
     NONE,
     TABLE,
@@ -48,6 +49,7 @@ from changefeed.sink.delta.marks import (
 )
 from changefeed.sink.delta.rows import copied, emptied
 
+_LOOKED_AT = 8  # versions that a driver before may not have synced
 RESTORE = "RESTORE the table to a version that has them, or create a new changefeed with a folder of its own."
 
 
@@ -102,6 +104,7 @@ class DeltaTables:
         self._where = endpoint.root.uri
         self._relied = dict(relied or {})
         self._known: dict[str, DeltaTable] = {}  # as last read
+        self._synced: dict[str, int] = {}  # the version up to which a table survives the loss of power
 
     @property
     def log(self) -> str:
@@ -180,7 +183,7 @@ class DeltaTables:
             )
 
     def _create(self, folder: str, definition: InitialTable) -> DeltaTable:
-        marks = {TABLE: definition.table_id, VERSION: definition.version}
+        marks = {TABLE: definition.table_id, VERSION: definition.version, LEFT: 0}
         if (there := self._find(folder)) is not None:
             found = self.marks(there)
             if found.of(TABLE) == definition.table_id:
@@ -205,6 +208,7 @@ class DeltaTables:
         made = self._find(folder)
         if made is None or self.marks(made).of(TABLE) != definition.table_id:
             raise self.forgotten(folder)
+        self._sync(folder, made)
         return made
 
     def _change(self, folder: str, definition: InitialTable, change_of: ChangeOf) -> None:
@@ -216,7 +220,16 @@ class DeltaTables:
                 table.update_incremental()
         if change is not None:
             table = self._read_again(folder, table, change_of)
+        self._sync(folder, table)
         self._known[folder] = table
+
+    def _sync(self, folder: str, table: DeltaTable) -> None:
+        """What is in the table survives the loss of power, too."""
+        newest = table.version()
+        after = self._synced.get(folder, newest - _LOOKED_AT)
+        with self.telling(folder):
+            self.endpoint.sync(folder, range(max(after + 1, 0), newest + 1))
+        self._synced[folder] = newest
 
     def _read_again(self, folder: str, table: DeltaTable, change_of: ChangeOf) -> DeltaTable:
         """The table, which has what was just committed: whatever the answer was, only this is relied on."""
@@ -239,7 +252,7 @@ class DeltaTables:
             if self.marks(target).of(TABLE) == known.of(TABLE):
                 return
             raise self._taken(after, target, known.of(TABLE))
-        marks = {name: known.of(name) for name in (TABLE, VERSION, TRUNCATED)}
+        marks = {name: known.of(name) for name in (TABLE, VERSION, TRUNCATED)} | {LEFT: 0}
         marks |= {done_name(each): last for each in dispatchers if (last := known.done(each)) != NONE}
         self.ask()
         with self.telling(after):
@@ -248,6 +261,7 @@ class DeltaTables:
             copied(source, target, self.endpoint.uri(after), self.endpoint.options(), made, properties)
         if (found := self._find(after)) is None or self.marks(found).of(TABLE) != known.of(TABLE):
             raise self.forgotten(after)
+        self._sync(after, found)
 
     def rely(self, table_id: int, relied: Mapping[int, Relied]) -> None:
         """It is to stay in the table from now on."""
