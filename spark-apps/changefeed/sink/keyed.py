@@ -48,7 +48,7 @@ def _refused(table: TableInfo, kind: str, why: str) -> NeedsHuman:
 
 
 @dataclass(frozen=True)
-class Changes:
+class KeyedChanges:
     """Rows of an entry in their order, and what was there before its updates; not empty.
 
     `rows`: of `schema`, a delete's as it was before. `before`: the keys that updates have found, one for each.
@@ -72,12 +72,12 @@ class Changes:
         return np.sort(numbers)
 
 
-def changes_of(chunks: Sequence[Records], schema: pa.Schema, names: Sequence[str]) -> Changes | None:
+def changes_of(chunks: Sequence[Records], schema: pa.Schema, names: Sequence[str]) -> KeyedChanges | None:
     """None: there are no rows. The mounter was asked for old rows."""
     chunks = [records for records in chunks if len(records.op)]
     if not chunks:
         return None
-    return Changes(
+    return KeyedChanges(
         np.concatenate([records.op for records in chunks]),
         pa.concat_tables([_shown(records, records.columns, schema) for records in chunks]),
         pa.concat_tables([_before(records, schema, names) for records in chunks]),

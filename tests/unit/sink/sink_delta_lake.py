@@ -18,9 +18,9 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.sink.delta.driver import DeltaDriver
 from changefeed.sink.delta.endpoint import DeltaEndpoint
 from changefeed.sink.delta.files import encode_files
-from changefeed.sink.delta.layout import FileNames
-from changefeed.sink.delta.marks import Marks, Relied
-from changefeed.sink.delta.tables import DeltaTables, TableWriter
+from changefeed.sink.delta.layout import DeltaFiles
+from changefeed.sink.delta.marks import Marks, ReliedOn
+from changefeed.sink.delta.tables import DeltaTables, DeltaWriter
 from deltalake import DeltaTable
 from sink_iceberg_lake import LOG, Change, commit, entry_of, records
 
@@ -29,7 +29,7 @@ class DeltaLake:
     def __init__(self, folder: Path, upsert: bool = False) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.upsert = folder, upsert
-        self.names = FileNames("origin", upsert)
+        self.names = DeltaFiles("origin", upsert)
         self.endpoint = DeltaEndpoint(Location((folder / "lake").as_uri()))
         self.store = LocalStore(folder / "lake")
         self.indexes: dict[int, int] = {}
@@ -41,7 +41,7 @@ class DeltaLake:
         epoch: int = 1,
         asked: Callable[[], None] = lambda: None,
         log: str = LOG,
-        relied: Mapping[int, Mapping[int, Relied]] | None = None,
+        relied: Mapping[int, Mapping[int, ReliedOn]] | None = None,
     ) -> DeltaDriver:
         """`asked`: is called whenever it asks the log who drives."""
         self.newest_epoch = max(self.newest_epoch, epoch)
@@ -52,7 +52,7 @@ class DeltaLake:
                 raise Fenced(f"epoch {self.newest_epoch} drives")
 
         patience = Patience(60, lambda _: None)
-        lake = DeltaTables(self.endpoint, TableWriter(log, epoch, poll_fence), patience, relied)
+        lake = DeltaTables(self.endpoint, DeltaWriter(log, epoch, poll_fence), patience, relied)
         there = {each: (table, 5) for table in tables for each in table.physical_ids}
         return DeltaDriver(lake, self.store, self.upsert, there)
 

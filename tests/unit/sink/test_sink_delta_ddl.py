@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.schema.ddl.actions import Action
@@ -83,8 +84,8 @@ def test_two_columns_that_swap_their_names_keep_their_values(tmp_path: Path, ups
     twice(lake, ddl(90, Action.ADD_COLUMN, [T], [before]), T)
     after = table_of(columns=[ID, column(2, "w", SqlType.INT), column(3, "v", SqlType.INT)])
     twice(lake, ddl(95, Action.MODIFY_COLUMN, [before], [after]), before)
-    assert fields(lake)[-2:] == ["w integer", "v integer"]
-    assert states(lake.rows()) == [(1, 10, None), (2, 20, None)]
+    found = pa.table(pa.RecordBatchReader.from_stream(lake.table().scan())).sort_by("id")
+    assert [found.column(name).to_pylist() for name in ("w", "v")] == [[10, 20], [None, None]]
 
 
 def test_an_added_index_changes_nothing_but_the_version(tmp_path: Path) -> None:

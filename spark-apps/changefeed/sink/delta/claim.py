@@ -18,10 +18,10 @@ from changefeed.sink.delta.driver import DeltaDriver
 from changefeed.sink.delta.endpoint import DeltaEndpoint
 from changefeed.sink.delta.event_sink import DeltaJob
 from changefeed.sink.delta.files import FINGERPRINT
-from changefeed.sink.delta.layout import ROOT, FileNames
-from changefeed.sink.delta.marks import Relied
+from changefeed.sink.delta.layout import ROOT, DeltaFiles
+from changefeed.sink.delta.marks import ReliedOn
 from changefeed.sink.delta.shape import table_schema
-from changefeed.sink.delta.tables import DeltaTables, TableWriter
+from changefeed.sink.delta.tables import DeltaTables, DeltaWriter
 from changefeed.spec.field.location import in_bucket
 from changefeed.spec.field.secret import secret_folder
 from changefeed.spec.model import Changefeed
@@ -52,7 +52,7 @@ class DeltaClaim(SinkClaim):
         self.uri = spec.uri
         self.file_size = spec.file_size
         self._upsert = spec.mode == "upsert"
-        self.outputs = FileNames("", self._upsert)
+        self.outputs = DeltaFiles("", self._upsert)
         self._endpoint = delta_endpoint(changefeed, secrets_dir)
         self._store = open_store(self._endpoint.root.uri, ROOT, self._endpoint.root.secret)
         self._tables: dict[int, tuple[TableInfo, int]] = {}
@@ -68,7 +68,7 @@ class DeltaClaim(SinkClaim):
         )
 
     def settle_in(self, taken: Taken, tables: Versions) -> None:
-        self.outputs = FileNames(taken.state.origin, self._upsert)
+        self.outputs = DeltaFiles(taken.state.origin, self._upsert)
         self._tables = {dispatcher: (table, version) for dispatcher, table, version, _ in tables}
         for table, _ in self._tables.values():
             table_schema(table, upsert=self._upsert)
@@ -78,7 +78,7 @@ class DeltaClaim(SinkClaim):
 
     def driver(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> DeltaDriver:
         epoch = taken.state.epoch.number
-        writer = TableWriter(identity_downstream(taken.state), epoch, poll_fence)
+        writer = DeltaWriter(identity_downstream(taken.state), epoch, poll_fence)
         tables = DeltaTables(self._endpoint, writer, patience, self._relied(taken.state))
         sink = DeltaDriver(tables, self._store, self._upsert, self._tables)
         if epoch == _FIRST_EPOCH:
@@ -88,14 +88,14 @@ class DeltaClaim(SinkClaim):
         )
         return sink
 
-    def _relied(self, state: State) -> dict[int, dict[int, Relied]]:
+    def _relied(self, state: State) -> dict[int, dict[int, ReliedOn]]:
         """What the log says of each table that it knows to be there, whoever has committed it."""
-        relied: dict[int, dict[int, Relied]] = defaultdict(dict)
+        relied: dict[int, dict[int, ReliedOn]] = defaultdict(dict)
         for dispatcher, (table, _) in self._tables.items():
             known = state.dispatchers.get(dispatcher)
             if known is not None and known.table_version != state.first_version(dispatcher):
                 relied[table.id] |= {}  # a DDL has made it, or was followed
             if known is not None and (newest := known.newest) is not None:
                 last = EntryId(newest.plan, newest.entry)
-                relied[table.id][dispatcher] = Relied(newest.table_version, last)
+                relied[table.id][dispatcher] = ReliedOn(newest.table_version, last)
         return relied

@@ -20,10 +20,10 @@ from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl, EntryId, SinkDriver
 from changefeed.sink.delta.layout import folder_of
-from changefeed.sink.delta.marks import LEFT, RECORD, TABLE, TRUNCATED, VERSION, Marks, Relied, done_name, number_of
+from changefeed.sink.delta.marks import LEFT, RECORD, TABLE, TRUNCATED, VERSION, Marks, ReliedOn, done_name, number_of
 from changefeed.sink.delta.rows import added, arrow_schema, emptied, evolved, merged, nothing
 from changefeed.sink.delta.shape import evolution, given_values, identifier_columns, table_schema
-from changefeed.sink.delta.tables import RESTORE, Change, DeltaTables, InitialTable
+from changefeed.sink.delta.tables import RESTORE, Commit, DeltaTables, FirstVersion
 
 AT_ONCE = 16  # tables
 _MERGED_AT_ONCE = 2  # the library uses all cores, and memory, for one
@@ -101,15 +101,15 @@ class DeltaDriver(SinkDriver):
         for each in begun:
             each.result()
 
-    def _define(self, table: TableInfo, version: int, was: int = 0) -> InitialTable:
-        return InitialTable(table_schema(table, upsert=self._upsert), table.id, version, was)
+    def _define(self, table: TableInfo, version: int, was: int = 0) -> FirstVersion:
+        return FirstVersion(table_schema(table, upsert=self._upsert), table.id, version, was)
 
     def _publish(self, written: Sequence[Written], record: CommitRecord) -> None:
         table, version = self._there[written[0][0].dispatcher]
         folder, definition = folder_of(table), self._define(table, version)
         for entries in self._rounds(written):
             self._tables.change(folder, definition, partial(self._added, table, definition, entries, record))
-        last = {entry.dispatcher: Relied(version, _id(file)) for entry, file in written}
+        last = {entry.dispatcher: ReliedOn(version, _id(file)) for entry, file in written}
         self._tables.rely(table.id, last)
         if self._upsert:  # the table has the rows, and nobody will ask for the files again
             for entry, _ in written:
@@ -132,12 +132,12 @@ class DeltaDriver(SinkDriver):
     def _added(
         self,
         table: TableInfo,
-        definition: InitialTable,
+        definition: FirstVersion,
         written: Sequence[Written],
         record: CommitRecord,
         found: DeltaTable,
         marks: Marks,
-    ) -> Change | None:
+    ) -> Commit | None:
         new = [each for each in written if number_of(_id(each[1])) > marks.done(each[0].dispatcher)]
         if not new:
             return None
@@ -154,7 +154,7 @@ class DeltaDriver(SinkDriver):
             else:
                 added(found, files, paths, properties)
 
-        return Change(self._reading(folder, commit), {RECORD: record.n, **last}, said)
+        return Commit(self._reading(folder, commit), {RECORD: record.n, **last}, said)
 
     def _reading(
         self, folder: str, commit: Callable[[DeltaTable, CommitProperties], None]
@@ -199,10 +199,10 @@ class DeltaDriver(SinkDriver):
         if there is None or self._tables.marks(there).of(TABLE) != table.id:
             return
 
-        def change(found: DeltaTable, marks: Marks) -> Change | None:
+        def change(found: DeltaTable, marks: Marks) -> Commit | None:
             if marks.of(VERSION) >= ddl.ts:
                 return None
-            return Change(nothing, {VERSION: ddl.ts, LEFT: ddl.ts}, _said(ddl))
+            return Commit(nothing, {VERSION: ddl.ts, LEFT: ddl.ts}, _said(ddl))
 
         self._tables.change(folder, definition, change)
 
@@ -220,7 +220,7 @@ class DeltaDriver(SinkDriver):
         definition = self._define(table, ddl.ts, was.id)
         is_truncated = ddl.change is not None and ddl.change.type == Action.TRUNCATE_TABLE and is_told
 
-        def change(found: DeltaTable, marks: Marks) -> Change | None:
+        def change(found: DeltaTable, marks: Marks) -> Commit | None:
             if marks.of(VERSION) >= ddl.ts:
                 return None
             schema = arrow_schema(found)
@@ -233,14 +233,14 @@ class DeltaDriver(SinkDriver):
                 )
             new = {VERSION: ddl.ts, TABLE: table.id} | ({TRUNCATED: ddl.ts} if is_truncated else {})
             if is_truncated and self._upsert:
-                return Change(lambda found, told: emptied(found, to.wanted if to else schema, told), new, _said(ddl))
-            return Change(lambda found, told: evolved(found, to, told), new, _said(ddl))
+                return Commit(lambda found, told: emptied(found, to.wanted if to else schema, told), new, _said(ddl))
+            return Commit(lambda found, told: evolved(found, to, told), new, _said(ddl))
 
         self._tables.change(folder_of(table), definition, change)
         self._tables.followed(was.id, table.id, ddl.ts, ddl.left)
 
 
-def _check_fits(folder: str, found: DeltaTable, marks: Marks, definition: InitialTable) -> None:
+def _check_fits(folder: str, found: DeltaTable, marks: Marks, definition: FirstVersion) -> None:
     """Raises NeedsHuman when rows of the definition would be out of place in the table."""
     if marks.of(TABLE) != definition.table_id:
         raise NeedsHuman(

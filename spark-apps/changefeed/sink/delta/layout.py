@@ -31,7 +31,7 @@ def _in_hex(found: re.Match[str]) -> str:
 
 
 @dataclass(frozen=True)
-class FileNames(Outputs):
+class DeltaFiles(Outputs):
     """Names of an entry's file: an output has its `path`, and its number in a `directory`, `index`.
 
     `log`: names the changefeed's log, so that no other one's files have these names. `is_staged`: the file is not the

@@ -22,7 +22,7 @@ NONE = -1  # is before all others
 
 
 @dataclass(frozen=True)
-class Relied:
+class ReliedOn:
     """What is known to be in a table: a dispatcher's last entry, when the table had followed the DDL of `version`.
 
     Later DDLs may end the dispatcher or move it elsewhere: a table of a higher version need not have the entry.
@@ -52,7 +52,7 @@ class Marks:
         """Whether the upstream's table is no longer this one: it was dropped, or renamed."""
         return self.of(LEFT) == self.of(VERSION) != 0
 
-    def lost(self, relied: Mapping[int, Relied]) -> tuple[int, EntryId] | None:
+    def lost(self, relied: Mapping[int, ReliedOn]) -> tuple[int, EntryId] | None:
         """A dispatcher whose entry, which is relied on, the table does not have."""
         version = self.of(VERSION)
         lacking = (

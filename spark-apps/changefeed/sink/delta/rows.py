@@ -82,22 +82,11 @@ def evolved(table: DeltaTable, to: Evolution | None, properties: CommitPropertie
         _overwrite(table, to.wanted, _converted(table, to), properties)
 
 
-def copied(
-    source: DeltaTable,
-    target: DeltaTable | None,
-    uri: str,
-    options: dict[str, str],
-    log: dict[str, str],
-    properties: CommitProperties,
-) -> None:
-    """Another table has the rows and the schema of `source`: `target`, or one that is made at `uri`."""
+def copied(source: DeltaTable, target: DeltaTable, properties: CommitProperties) -> None:
+    """The target has the rows and the schema of `source`."""
     schema = arrow_schema(source)
-    rows = _converted(source, Evolution(schema, {name: name for name in schema.names}, ()))
-    if target is not None:
-        _overwrite(target, schema, rows, properties)
-        return
-    reader = pa.RecordBatchReader.from_batches(schema, rows)
-    write_deltalake(uri, reader, mode="error", configuration=log, storage_options=options, commit_properties=properties)
+    same = Evolution(schema, {name: name for name in schema.names}, ())
+    _overwrite(target, schema, _converted(source, same), properties)
 
 
 def _converted(table: DeltaTable, to: Evolution) -> Iterator[pa.RecordBatch]:

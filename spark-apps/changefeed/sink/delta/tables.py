@@ -43,18 +43,18 @@ from changefeed.sink.delta.marks import (
     TRUNCATED,
     VERSION,
     Marks,
-    Relied,
+    ReliedOn,
     done_name,
     transactions,
 )
-from changefeed.sink.delta.rows import copied, emptied
+from changefeed.sink.delta.rows import arrow_schema, copied, emptied
 
 _LOOKED_AT = 8  # versions that a driver before may not have synced
 RESTORE = "RESTORE the table to a version that has them, or create a new changefeed with a folder of its own."
 
 
 @dataclass(frozen=True)
-class TableWriter:
+class DeltaWriter:
     """`log`: names the changefeed's log. `poll_fence`: asks it who drives: raises Fenced."""
 
     log: str
@@ -63,7 +63,7 @@ class TableWriter:
 
 
 @dataclass(frozen=True)
-class InitialTable:
+class FirstVersion:
     """What a table begins with. `version`: see contract.Entry.table_version. `was`: its id before the DDL of that."""
 
     schema: pa.Schema
@@ -73,7 +73,7 @@ class InitialTable:
 
 
 @dataclass(frozen=True)
-class Change:
+class Commit:
     """`commit` makes one commit of the table with these properties. `marks`: to be set. `said`: for its readers."""
 
     commit: Callable[[DeltaTable, CommitProperties], object]
@@ -82,7 +82,7 @@ class Change:
 
 
 T = TypeVar("T")
-ChangeOf = Callable[[DeltaTable, Marks], Change | None]
+CommitOf = Callable[[DeltaTable, Marks], Commit | None]
 
 
 class DeltaTables:
@@ -95,9 +95,9 @@ class DeltaTables:
     def __init__(
         self,
         endpoint: DeltaEndpoint,
-        writer: TableWriter,
+        writer: DeltaWriter,
         patience: Patience,
-        relied: Mapping[int, Mapping[int, Relied]] | None = None,
+        relied: Mapping[int, Mapping[int, ReliedOn]] | None = None,
     ) -> None:
         """`relied`: what the log says of each table, by the id of the upstream's and by dispatcher."""
         self.endpoint, self._writer, self._patience = endpoint, writer, patience
@@ -117,17 +117,17 @@ class DeltaTables:
         """As it is now, if it is there and ours."""
         return self.call(partial(self._find, folder))
 
-    def create(self, folder: str, definition: InitialTable) -> None:
+    def create(self, folder: str, definition: FirstVersion) -> None:
         """It is there. Raises NeedsHuman when another one is. One that the upstream has left begins again, empty."""
         self.call(partial(self._create, folder, definition))
 
-    def change(self, folder: str, definition: InitialTable, change_of: ChangeOf) -> None:
-        """What `change_of` makes of the table as it is; None: nothing is to be done, which is relied on from now on.
+    def change(self, folder: str, definition: FirstVersion, commit_of: CommitOf) -> None:
+        """What `commit_of` makes of the table as it is; None: nothing is to be done, which is relied on from now on.
 
         It is asked again of the table as it is afterwards, or when somebody has changed it meanwhile. `definition`:
         with which it is made if it was never there.
         """
-        self.call(partial(self._change, folder, definition, change_of))
+        self.call(partial(self._change, folder, definition, commit_of))
 
     def commit_properties(self, marks: Mapping[str, int], said: Mapping[str, str]) -> CommitProperties:
         """Those of a commit of ours, which is made on the version that was read or not at all."""
@@ -182,44 +182,47 @@ class DeltaTables:
                 "with a folder of its own.",
             )
 
-    def _create(self, folder: str, definition: InitialTable) -> DeltaTable:
+    def _create(self, folder: str, definition: FirstVersion) -> DeltaTable:
         marks = {TABLE: definition.table_id, VERSION: definition.version, LEFT: 0}
         if (there := self._find(folder)) is not None:
             found = self.marks(there)
-            if found.of(TABLE) == definition.table_id:
-                return there
             if not found.is_left:
+                if found.of(TABLE) == definition.table_id:
+                    return there
                 raise self._taken(folder, there, definition.table_id)
         self.ask()
-        properties = self.commit_properties(marks, {})
-        with self.telling(folder):
-            if there is None:
-                DeltaTable.create(
-                    self.endpoint.uri(folder),
-                    Schema.from_arrow(definition.schema),
-                    mode="error",
-                    configuration={LOG: self.log},
-                    raise_if_key_not_exists=False,
-                    storage_options=self.endpoint.options(),
-                    commit_properties=properties,
-                )
-            else:
-                emptied(there, definition.schema, properties)
+        if there is None:
+            self._define(folder, definition.schema, marks)
+        else:
+            with self.telling(folder):
+                emptied(there, definition.schema, self.commit_properties(marks, {}))
         made = self._find(folder)
         if made is None or self.marks(made).of(TABLE) != definition.table_id:
             raise self.forgotten(folder)
         self._sync(folder, made)
         return made
 
-    def _change(self, folder: str, definition: InitialTable, change_of: ChangeOf) -> None:
+    def _define(self, folder: str, schema: pa.Schema, marks: Mapping[str, int]) -> None:
+        with self.telling(folder):
+            DeltaTable.create(
+                self.endpoint.uri(folder),
+                Schema.from_arrow(schema),
+                mode="error",
+                configuration={LOG: self.log},
+                raise_if_key_not_exists=False,
+                storage_options=self.endpoint.options(),
+                commit_properties=self.commit_properties(marks, {}),
+            )
+
+    def _change(self, folder: str, definition: FirstVersion, commit_of: CommitOf) -> None:
         table = self._known.pop(folder, None) or self._find(folder) or self._make(folder, definition)
         with self.telling(folder):
-            change = change_of(table, self.marks(table))
+            change = commit_of(table, self.marks(table))
             if change is not None:
                 change.commit(table, self.commit_properties(change.marks, change.said))
                 table.update_incremental()
         if change is not None:
-            table = self._read_again(folder, table, change_of)
+            table = self._read_again(folder, table, commit_of)
         self._sync(folder, table)
         self._known[folder] = table
 
@@ -231,11 +234,11 @@ class DeltaTables:
             self.endpoint.sync(folder, range(max(after + 1, 0), newest + 1))
         self._synced[folder] = newest
 
-    def _read_again(self, folder: str, table: DeltaTable, change_of: ChangeOf) -> DeltaTable:
+    def _read_again(self, folder: str, table: DeltaTable, commit_of: CommitOf) -> DeltaTable:
         """The table, which has what was just committed: whatever the answer was, only this is relied on."""
         with self.telling(folder):
             self._check(folder, table)
-            if change_of(table, self.marks(table)) is not None:
+            if commit_of(table, self.marks(table)) is not None:
                 raise self.forgotten(folder)
         return table
 
@@ -255,28 +258,31 @@ class DeltaTables:
         marks = {name: known.of(name) for name in (TABLE, VERSION, TRUNCATED)} | {LEFT: 0}
         marks |= {done_name(each): last for each in dispatchers if (last := known.done(each)) != NONE}
         self.ask()
+        if target is None:  # until it has the rows, it is as one that the upstream has left
+            self._define(after, arrow_schema(source), {VERSION: 1, LEFT: 1})
+            target = self._find(after)
+        if target is None:
+            raise self.forgotten(after)
         with self.telling(after):
-            properties = self.commit_properties(marks, said)
-            made = {LOG: self.log}
-            copied(source, target, self.endpoint.uri(after), self.endpoint.options(), made, properties)
+            copied(source, target, self.commit_properties(marks, said))
         if (found := self._find(after)) is None or self.marks(found).of(TABLE) != known.of(TABLE):
             raise self.forgotten(after)
         self._sync(after, found)
 
-    def rely(self, table_id: int, relied: Mapping[int, Relied]) -> None:
+    def rely(self, table_id: int, relied: Mapping[int, ReliedOn]) -> None:
         """It is to stay in the table from now on."""
         self._relied[table_id] = {**self._relied.get(table_id, {}), **relied}
 
     def followed(self, was: int, table_id: int, version: int, left: Iterable[int]) -> None:
         """A table has followed the DDL of `version`, with which it has another id, perhaps; `left`: dispatchers."""
         relied = self._relied.pop(was, {})
-        self._relied[table_id] = {each: Relied(version, relied[each].last) for each in relied.keys() - set(left)}
+        self._relied[table_id] = {each: ReliedOn(version, relied[each].last) for each in relied.keys() - set(left)}
 
     def forget(self, table_id: int) -> None:
         """The upstream has no such table any more."""
         self._relied.pop(table_id, None)
 
-    def _make(self, folder: str, definition: InitialTable) -> DeltaTable:
+    def _make(self, folder: str, definition: FirstVersion) -> DeltaTable:
         if definition.table_id in self._relied or definition.was in self._relied:
             raise NeedsHuman(
                 f"Table {folder} is not in {self._where}, and this changefeed has written to it.",

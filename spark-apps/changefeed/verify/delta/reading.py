@@ -16,14 +16,14 @@ _ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class FileRows:
+class DeltaRows:
     """Rows of a file; of each column that was asked for its values, None: the file has none of it."""
 
     rows: int
     columns: list[pa.Array | None]
 
 
-def parts(table: DeltaTable, files: PyFileSystem, names: Sequence[str]) -> Iterator[FileRows]:
+def parts(table: DeltaTable, files: PyFileSystem, names: Sequence[str]) -> Iterator[DeltaRows]:
     """`files`: of the table's folder. Raises NotVerifiable for rows that are deleted beside their file."""
     if any(batch.num_rows for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors())):
         raise NotVerifiable(
@@ -34,4 +34,4 @@ def parts(table: DeltaTable, files: PyFileSystem, names: Sequence[str]) -> Itera
         with files.open_input_file(path) as stream:
             for batch in pq.ParquetFile(stream).iter_batches(_ROWS):
                 present = set(batch.schema.names)
-                yield FileRows(batch.num_rows, [batch.column(name) if name in present else None for name in names])
+                yield DeltaRows(batch.num_rows, [batch.column(name) if name in present else None for name in names])

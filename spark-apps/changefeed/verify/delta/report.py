@@ -26,7 +26,7 @@ from changefeed.sink.delta.shape import identifier_columns
 from changefeed.sink.typed import COMMIT_TS, OP, type_of
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.decoders import decoder_of
-from changefeed.verify.delta.reading import FileRows, parts
+from changefeed.verify.delta.reading import DeltaRows, parts
 from changefeed.verify.result import RowsVerdict
 from changefeed.verify.tables.compared import compared
 from changefeed.verify.tables.oracle import TablesOracle
@@ -112,7 +112,7 @@ class _DeltaTable:
         lacking = [column.name for column in self._columns if column.name not in names]
         return f"{self._info.full_name} has no column {', '.join(lacking)}." if lacking else None
 
-    def _parts(self, table: DeltaTable) -> Iterator[FileRows]:
+    def _parts(self, table: DeltaTable) -> Iterator[DeltaRows]:
         names = [column.name for column in self._columns]
         folder = folder_of(self._info)
         try:
@@ -124,7 +124,7 @@ class _DeltaTable:
                 f"{folder} lacks a file of its newest version: {error}.", "RESTORE the table."
             ) from None
 
-    def _add(self, rows: ReplayedComparison, part: FileRows) -> None:
+    def _add(self, rows: ReplayedComparison, part: DeltaRows) -> None:
         op, commit_ts = (None, None) if self._upsert else part.columns[:2]
         values = part.columns[-len(self._columns) :]
         shown = [self._shown(column, found, part.rows) for column, found in zip(self._columns, values, strict=True)]
