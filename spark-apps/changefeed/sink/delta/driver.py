@@ -23,7 +23,7 @@ from changefeed.sink.delta.layout import folder_of
 from changefeed.sink.delta.marks import LEFT, RECORD, TABLE, TRUNCATED, VERSION, Marks, ReliedOn, done_name, number_of
 from changefeed.sink.delta.rows import added, arrow_schema, emptied, evolved, merged, nothing
 from changefeed.sink.delta.shape import evolution, given_values, identifier_columns, table_schema
-from changefeed.sink.delta.tables import RESTORE, Commit, DeltaTables, FirstVersion
+from changefeed.sink.delta.tables import RESTORE, TableCommit, DeltaTables, FirstVersion
 
 AT_ONCE = 16  # tables
 _MERGED_AT_ONCE = 2  # the library uses all cores, and memory, for one
@@ -137,7 +137,7 @@ class DeltaDriver(SinkDriver):
         record: CommitRecord,
         found: DeltaTable,
         marks: Marks,
-    ) -> Commit | None:
+    ) -> TableCommit | None:
         new = [each for each in written if number_of(_id(each[1])) > marks.done(each[0].dispatcher)]
         if not new:
             return None
@@ -154,7 +154,7 @@ class DeltaDriver(SinkDriver):
             else:
                 added(found, files, paths, properties)
 
-        return Commit(self._reading(folder, commit), {RECORD: record.n, **last}, said)
+        return TableCommit(self._reading(folder, commit), {RECORD: record.n, **last}, said)
 
     def _reading(
         self, folder: str, commit: Callable[[DeltaTable, CommitProperties], None]
@@ -199,10 +199,10 @@ class DeltaDriver(SinkDriver):
         if there is None or self._tables.marks(there).of(TABLE) != table.id:
             return
 
-        def change(found: DeltaTable, marks: Marks) -> Commit | None:
+        def change(found: DeltaTable, marks: Marks) -> TableCommit | None:
             if marks.of(VERSION) >= ddl.ts:
                 return None
-            return Commit(nothing, {VERSION: ddl.ts, LEFT: ddl.ts}, _said(ddl))
+            return TableCommit(nothing, {VERSION: ddl.ts, LEFT: ddl.ts}, _said(ddl))
 
         self._tables.change(folder, definition, change)
 
@@ -220,7 +220,7 @@ class DeltaDriver(SinkDriver):
         definition = self._define(table, ddl.ts, was.id)
         is_truncated = ddl.change is not None and ddl.change.type == Action.TRUNCATE_TABLE and is_told
 
-        def change(found: DeltaTable, marks: Marks) -> Commit | None:
+        def change(found: DeltaTable, marks: Marks) -> TableCommit | None:
             if marks.of(VERSION) >= ddl.ts:
                 return None
             schema = arrow_schema(found)
@@ -233,8 +233,10 @@ class DeltaDriver(SinkDriver):
                 )
             new = {VERSION: ddl.ts, TABLE: table.id} | ({TRUNCATED: ddl.ts} if is_truncated else {})
             if is_truncated and self._upsert:
-                return Commit(lambda found, told: emptied(found, to.wanted if to else schema, told), new, _said(ddl))
-            return Commit(lambda found, told: evolved(found, to, told), new, _said(ddl))
+                return TableCommit(
+                    lambda found, told: emptied(found, to.wanted if to else schema, told), new, _said(ddl)
+                )
+            return TableCommit(lambda found, told: evolved(found, to, told), new, _said(ddl))
 
         self._tables.change(folder_of(table), definition, change)
         self._tables.followed(was.id, table.id, ddl.ts, ddl.left)

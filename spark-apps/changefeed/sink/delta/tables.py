@@ -73,7 +73,7 @@ class FirstVersion:
 
 
 @dataclass(frozen=True)
-class Commit:
+class TableCommit:
     """`commit` makes one commit of the table with these properties. `marks`: to be set. `said`: for its readers."""
 
     commit: Callable[[DeltaTable, CommitProperties], object]
@@ -82,7 +82,7 @@ class Commit:
 
 
 T = TypeVar("T")
-CommitOf = Callable[[DeltaTable, Marks], Commit | None]
+CommitOf = Callable[[DeltaTable, Marks], TableCommit | None]
 
 
 class DeltaTables:
