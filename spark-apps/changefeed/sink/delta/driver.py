@@ -23,7 +23,7 @@ from changefeed.sink.delta.layout import folder_of
 from changefeed.sink.delta.marks import LEFT, RECORD, TABLE, TRUNCATED, VERSION, Marks, ReliedOn, done_name, number_of
 from changefeed.sink.delta.rows import added, arrow_schema, emptied, evolved, merged, nothing
 from changefeed.sink.delta.shape import evolution, given_values, identifier_columns, table_schema
-from changefeed.sink.delta.tables import RESTORE, TableCommit, DeltaTables, FirstVersion
+from changefeed.sink.delta.tables import RESTORE, DeltaTables, FirstVersion, TableCommit
 
 AT_ONCE = 16  # tables
 _MERGED_AT_ONCE = 2  # the library uses all cores, and memory, for one
