@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("patient", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -205,7 +205,7 @@ def read_through(monkeypatch: pytest.MonkeyPatch, module: Any, change: Change) -
 
 
 def replacing(old: bytes, *new: bytes, whole: bool = False) -> Change:
-    """Of messages that hold `old`: one for each of `new` in its place."""
+    """Put into each message that holds `old` each of `new` in its place, one message for each."""
 
     def change(message: tuple[bytes | None, bytes | None]) -> Messages:
         key, value = message

@@ -36,7 +36,7 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True)
-class Found:
+class Findings:
     """What has no effect at one moment, the gravest first, each in a sentence that names the field.
 
     `idle`: exclusions by wildcard that have nothing to exclude, which is as it should be.
@@ -88,7 +88,7 @@ class Coverage:
             (TableFilter(each.matcher, spec.filter.case_sensitive), _ignored_kinds(each))
             for each in spec.filter.event_filters
         ]
-        self._found: Found | None = None  # until a table is another
+        self._found: Findings | None = None  # until a table is another
         self._tables: dict[int, _Seen] = {}
         self._counted: Counter[tuple[str, int]] = Counter()  # by what, and its number: the tables that it has
         self.put_all(tables)
@@ -117,13 +117,13 @@ class Coverage:
             self.put(table_id, schema.newest(table_id))
 
     @property
-    def found(self) -> Found:
+    def found(self) -> Findings:
         """What has no effect now."""
         if self._found is None:
             self._found = self._find()
         return self._found
 
-    def _find(self) -> Found:
+    def _find(self) -> Findings:
         of_rules = [
             self._finding(number, rule)
             for number, rule in enumerate(self._filter.table_rules)
@@ -132,7 +132,7 @@ class Coverage:
         findings = [*self._whole(), *(each for each in of_rules if each), *self._of_matchers(), *self._ignored()]
         ranks = list(Why)
         idle = [rule.text for number, rule in enumerate(self._filter.table_rules) if self._is_idle(number, rule)]
-        return Found(tuple(sorted(findings, key=lambda each: ranks.index(each[0]))), tuple(idle))
+        return Findings(tuple(sorted(findings, key=lambda each: ranks.index(each[0]))), tuple(idle))
 
     def check(self) -> None:
         """What holds between two calls, for tests. Raises AssertionError."""

@@ -37,7 +37,7 @@ def routed_change(routes: Routes, change: SchemaChange, touched: Touched) -> Sch
 
 
 def _renames(routes: Routes, renames: tuple[Rename, ...]) -> tuple[Rename, ...]:
-    """Of a table that is renamed twice, the name in between is the first one's, and its database the second one's."""
+    """Route each; the name between two of one table is the first one's, and its database the second one's."""
     found = list(renames)
     for number, rename in enumerate(renames):
         later = next((n for n in range(number + 1, len(renames)) if renames[n].table_id == rename.table_id), None)

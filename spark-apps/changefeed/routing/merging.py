@@ -24,7 +24,7 @@ class Unmergeable(ValueError):
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Shared:
     """A column, or an index that is not unique. `form`: equal for what is the same in another shard."""
 
     said: str
@@ -93,11 +93,11 @@ def _index(index: IndexInfo) -> tuple[object, ...]:
     return tuple((name.lower(), length) for name, length in index.columns)
 
 
-def _parts(table: TableInfo) -> dict[tuple[str, str], _Part]:
+def _parts(table: TableInfo) -> dict[tuple[str, str], _Shared]:
     """By kind and name."""
-    columns = {("column", name): _Part(f"column {name}", _form(column)) for name, column in _columns(table).items()}
+    columns = {("column", name): _Shared(f"column {name}", _form(column)) for name, column in _columns(table).items()}
     indexes = {
-        ("index", each.name.lower()): _Part(f"index {each.name}", _index(each))
+        ("index", each.name.lower()): _Shared(f"index {each.name}", _index(each))
         for each in table.indexes
         if not (each.is_unique or each.is_primary)
     }

@@ -88,8 +88,8 @@ class Routes:
         return tuple((TableFilter(route.match, self.filter.case_sensitive), route) for route in self.given)
 
     @cached_property
-    def _targets(self) -> tuple[_Target, ...]:
-        return tuple(_Target.of(route) for route in self.given)
+    def _targets(self) -> tuple[_Destination, ...]:
+        return tuple(_Destination.of(route) for route in self.given)
 
     def _with_references(self, table: TableInfo) -> Mapping[str, Any]:
         """The definition as the upstream stores it, whose foreign keys name tables as they are written."""
@@ -104,7 +104,7 @@ class Routes:
 
 
 @dataclass(frozen=True)
-class _Target:
+class _Destination:
     """What a route may lead to, by the names that are not known before there is a table."""
 
     schema: re.Pattern[str] | None  # None: any

@@ -139,7 +139,7 @@ async def test_without_pd_all_but_the_hold_is_removed(state: Location, monkeypat
         raise Unavailable("PD does not answer.", "Look at PD.")
 
     monkeypatch.setattr(undriven, "connect", away)
-    assert "will expire: PD does not answer." in await close_left_over(state, FOLDER, None, NOW_MS)
+    assert "is not removed: PD does not answer." in await close_left_over(state, FOLDER, None, NOW_MS)
     assert (_found(state)[FOLDER].is_closed, _found(state)[FOLDER].event_bytes) == (True, 0)
 
 

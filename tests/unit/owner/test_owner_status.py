@@ -19,7 +19,7 @@ from typing import Any
 
 import datadriven
 import pytest
-from changefeed.filter.coverage import Found, Why
+from changefeed.filter.coverage import Findings, Why
 from changefeed.model.tso import compose, from_datetime, physical_ms
 from changefeed.owner.reporting.driver_status import driver_status
 from changefeed.owner.reporting.snapshot import RunSnapshot
@@ -186,16 +186,16 @@ def test_another_setting_is_told_at_once_and_the_lag_is_judged_by_it() -> None:
 
 
 def test_what_the_spec_says_to_no_effect_is_a_condition_of_its_own() -> None:
-    def rules(found: Found) -> tuple[str, str, str]:
+    def rules(found: Findings) -> tuple[str, str, str]:
         seen = replace(START, at_ms=1, complete=True, rules=found)
         *others, told = Status("0.1.0").last(0.0, seen)["conditions"]
         assert [each["type"] for each in others] == ["SinkAvailable", "UpstreamAvailable", "WithinLag"]
         return told["type"], told["status"], told["reason"]
 
-    assert rules(Found()) == ("RulesMatch", "True", "AllMatch")
+    assert rules(Findings()) == ("RulesMatch", "True", "AllMatch")
     findings = ((Why.TABLE_MISSING, "No shop.a."), (Why.HIDDEN, "Hidden."))
-    assert rules(Found(findings)) == ("RulesMatch", "False", "TableMissing")
-    status = driver_status(parse(RESOURCE), replace(START, rules=Found(findings)), "0.1.0")
+    assert rules(Findings(findings)) == ("RulesMatch", "False", "TableMissing")
+    status = driver_status(parse(RESOURCE), replace(START, rules=Findings(findings)), "0.1.0")
     assert status.findings == ("No shop.a.", "Hidden.")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from changefeed.cli.sink.verdict import write_verdict
 from changefeed.reading.failures import Break, NotVerifiable
-from changefeed.verify.kafka import report
+from changefeed.verify.kafka import read
 from changefeed.verify.kafka.heads import heads
 from changefeed.verify.kafka.report import verify
 from changefeed.verify.result import MessagesVerdict
@@ -36,8 +36,8 @@ Verify = Callable[..., Any]
 @pytest.fixture
 def checked(topic: HandTopic, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verify:
     """Verify the topic as it is by then."""
-    monkeypatch.setattr(report, "partitions_of", lambda _, __: len(topic.parts))
-    monkeypatch.setattr(report, "read_topics", topic.put)
+    monkeypatch.setattr(read, "partitions_of", lambda _, __: len(topic.parts))
+    monkeypatch.setattr(read, "read_topics", topic.put)
 
     async def check(**kafka: Any) -> MessagesVerdict:
         given = options_of(topic.protocol) | {"delivery": "exactly-once"} | kafka

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from changefeed.filter.coverage import Found
+from changefeed.filter.coverage import Findings
 from changefeed.owner.reporting.troubles import Trouble
 from changefeed.spec.driver_status import DriverError, LagSample, OpenTransaction, StageRate, TableStatus
 from changefeed.upstream.contract import HeldUntil
@@ -47,7 +47,7 @@ class RunSnapshot:
     ddl: tuple[int, str] | None = None  # the newest that is written: its ts, its statement
     copied: str = ""  # how far initial copies are; "" while there are none
     mode: str = ""  # where new segments are read: Buffer or Archive; "" where there is no buffer
-    rules: Found | None = None  # what the spec says of tables to no effect; None: not known
+    rules: Findings | None = None  # what the spec says of tables to no effect; None: not known
     history: HeldUntil | None = None  # None: not held yet
     sink_uri: str = ""  # of the newest generation
     lag_threshold: float = 60.0  # seconds

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from changefeed.errors import ChangefeedError
-from changefeed.filter.coverage import Coverage, Found
+from changefeed.filter.coverage import Coverage, Findings
 from changefeed.schema.history import SchemaHistory
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.contract import SchemaEvent, SchemaStep, Upstream
@@ -22,10 +22,10 @@ class UnmatchedRules:
     def __init__(self, changefeed: Changefeed, upstream: Upstream, schema: SchemaHistory) -> None:
         self._upstream, self._schema = upstream, schema
         self._coverage = Coverage(changefeed, schema.tables_at(schema.snapshot_ts))
-        self._told = Found()
+        self._told = Findings()
 
     @property
-    def found(self) -> Found:
+    def found(self) -> Findings:
         return self._coverage.found
 
     def heard(self, event: SchemaEvent) -> None:

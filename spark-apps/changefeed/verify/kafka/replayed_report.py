@@ -57,7 +57,7 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: Rea
         for info in tables:
             if feed.has_all_changes(info):
                 topic = rules.topic(*info.qualified)
-                await _Replay(info, topic, feed, result, read, formats.newest, formats.may_repeat).check()
+                await _ReplayedTable(info, topic, feed, result, read, formats.newest, formats.may_repeat).check()
         _say_foreign(read, feed, result)
         read.check_resolved(lambda: recorded.read().checkpoint_ts)
 
@@ -72,7 +72,7 @@ def _say_foreign(read: TopicsRead, feed: AsTheyStand, result: TopicRowsVerdict) 
             result.problem(f"There are rows of {'.'.join(name)}, which the changefeed does not select.")
 
 
-class _Replay:
+class _ReplayedTable:
     """One table's."""
 
     def __init__(
