@@ -143,7 +143,7 @@ async def prepare(
         schema = await upstream.schema(schema_ts, {} if restart else _Known(state))
         tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
         if not restart:
-            check_names_stay(_Written(state), tables)
+            check_names_stay(_WrittenTables(state), tables)
             _check_selected(state, sink, tables.keys(), schema)
         await asyncio.to_thread(sink.check_free, state, identity, state_store.uri)
         if restart:
@@ -190,7 +190,7 @@ async def _check_upstream(changefeed: Changefeed, upstream: Upstream) -> None:
         _LOG.warning("%s", warning)
 
 
-class _Written(Mapping[int, TableInfo]):
+class _WrittenTables(Mapping[int, TableInfo]):
     """By which definition each dispatcher's next rows are written, as far as the log holds it. Read when asked for."""
 
     def __init__(self, state: State) -> None:
@@ -207,7 +207,7 @@ class _Written(Mapping[int, TableInfo]):
         return len(self._stored)
 
 
-class _Known(_Written):
+class _Known(_WrittenTables):
     """The same as the upstream has them."""
 
     def __getitem__(self, dispatcher: int) -> TableInfo:
