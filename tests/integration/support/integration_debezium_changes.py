@@ -167,7 +167,7 @@ def _each(form: Callable[[Any], Any], values: Any) -> Any:
 
 
 def _elements(text: str) -> list[Any]:
-    """Return what an array has, each as text or None, or a list."""
+    """The elements of an array, each as text or None, or a list."""
     open_lists: list[list[Any]] = [[]]
     for token in _OF_ARRAY.finditer(text):
         match token[0]:
@@ -214,7 +214,7 @@ def _in_utc(text: str) -> str:
 
 
 def _micros(text: str) -> int:
-    """Return the time of a clock, which may show 24:00:00."""
+    """What a clock shows, which may be 24:00:00."""
     hours, minutes, seconds = text.split(":")
     whole, _, fraction = seconds.partition(".")
     return ((int(hours) * 60 + int(minutes)) * 60 + int(whole)) * 1_000_000 + int(fraction.ljust(6, "0"))
