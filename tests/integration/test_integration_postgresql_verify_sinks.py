@@ -168,11 +168,13 @@ async def test_tables_of_a_lake_are_compared_and_each_harm_is_found(
 
             return harm
 
+        other = {"zwei": "drei"}
+
         def extra(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             return rows + [{**row, "id": 99} for row in rows if row["body"] == "one"]
 
         harms = {
-            "changed": restored(lambda rows: [row | {"body": row["body"].replace("zwei", "drei")} for row in rows]),
+            "changed": restored(lambda rows: [row | {"body": other.get(row["body"], row["body"])} for row in rows]),
             "missing": restored(lambda rows: [row for row in rows if row["body"] != "one"]),
             "extra": restored(extra),
             "none": restored(lambda rows: rows),
