@@ -34,7 +34,7 @@ TABLES = (
 )
 ROWS_OF_A_TRANSACTION = 500
 #: Of a server that has this machine's memory: by default one has room for 128 MiB of pages and 1 GiB of WAL.
-SERVER = ("-c", "shared_buffers=1GB", "-c", "max_wal_size=16GB")
+SERVER = ("-c", "shared_buffers=4GB", "-c", "max_wal_size=16GB")
 _START_S, _WRITE_S = 120.0, 600.0
 _SHORT_ROWS = 100_000  # of a test: it needs no more memory than there is at hand
 
