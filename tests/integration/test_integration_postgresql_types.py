@@ -86,7 +86,7 @@ SINKS: dict[str, Callable[[World, MariaDb, Broker], dict[str, Any]]] = {
     "parquet": lambda world, *_: into_files(world, protocol="parquet"),
     "append": lambda world, *_: iceberg_sink(world.folder, "append"),
     "upsert": lambda world, *_: iceberg_sink(world.folder, "upsert"),
-    "mysql": lambda _, mariadb, __: into_mysql(mariadb),
+    "mysql": lambda world, mariadb, _: into_mysql(world, mariadb),
     "messages of canal-json": lambda _, __, broker: into_kafka(broker, "types_canal", **TIDB_EXTENSION),
     "open-protocol": lambda _, __, broker: into_kafka(broker, "types_open", protocol="open-protocol"),
 }

@@ -82,7 +82,7 @@ async def found_of(feed: Verified, harms: dict[str, Callable[[], object]]) -> Fo
 async def test_rows_of_a_database_are_compared_while_they_change_and_each_harm_is_found(
     world: World, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_into(world, into_mysql(mariadb), initialCopy=True) as feed:
+    async with running_into(world, into_mysql(world, mariadb), initialCopy=True) as feed:
         bank = Bank(world.database)
         await asyncio.to_thread(bank.open)
         writing = asyncio.create_task(asyncio.to_thread(bank.transfer, 300))
@@ -107,7 +107,7 @@ async def test_rows_of_a_database_are_compared_while_they_change_and_each_harm_i
 
 async def test_rows_of_before_are_not_missed(world: World, mariadb: MariaDb) -> None:
     world.database.query("INSERT INTO bank.notes VALUES (-1, 'of before')")
-    async with running_into(world, into_mysql(mariadb)) as feed:
+    async with running_into(world, into_mysql(world, mariadb)) as feed:
         await feed.query(*NOTES)
         result = await feed.verify()
     assert (result.first_problem, result.rows) == (None, 2)
@@ -118,7 +118,7 @@ async def test_a_changefeed_that_does_not_run_can_not_be_verified(
     world: World, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reached, "STANDS_STILL_S", 0.0)
-    async with running_into(world, into_mysql(mariadb)) as feed:
+    async with running_into(world, into_mysql(world, mariadb)) as feed:
         await feed.query(*NOTES)
     with pytest.raises(NotVerifiable, match="stands still at"):
         await feed.verify()

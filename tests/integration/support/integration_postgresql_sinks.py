@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 from changefeed.reading.progress import NoProgress
+from changefeed.schema.sql.definition import Definition
+from changefeed.schema.sql.dialect import Dialect
+from changefeed.schema.sql.tables import create_table
+from changefeed.upstream.postgresql.schema.catalog import read_published
+from changefeed.upstream.postgresql.server import PostgresqlSession
 from changefeed.verify.choice import verify_sink
 from integration_kafka_broker import Broker
 from integration_mariadb import MariaDb
+from integration_postgresql import reached
 from integration_postgresql_world import World
 
 TIDB_EXTENSION = {"protocol": "canal-json", "canalJson": {"enableTidbExtension": True}}
@@ -20,9 +26,17 @@ def into_files(world: World, **options: Any) -> dict[str, Any]:
     return {"storage": {"uri": world.lake.as_uri(), "flushInterval": "100ms", **options}}
 
 
-def into_mysql(database: MariaDb) -> dict[str, Any]:
-    """Its databases are empty."""
-    database.query("DROP DATABASE IF EXISTS bank", "DROP DATABASE IF EXISTS changefeed", "CREATE DATABASE bank")
+def into_mysql(world: World, database: MariaDb) -> dict[str, Any]:
+    """It has the published tables, without a row."""
+    with closing(PostgresqlSession(reached(world.database))) as session:
+        tables = read_published(session, "changefeed").tables
+    dialect = Dialect("MariaDB", (10, 11, 0))
+    database.query(
+        "DROP DATABASE IF EXISTS bank",
+        "DROP DATABASE IF EXISTS changefeed",
+        "CREATE DATABASE bank",
+        *(create_table(Definition.of(table), dialect) for table in tables),
+    )
     return {"mysql": {"uri": f"mysql://127.0.0.1:{database.port}"}}
 
 
