@@ -44,7 +44,7 @@ ENTRYPOINT ["tini", "-s", "--", "python", "-m", "changefeed_operator"]
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="changefeed-operator" \
-      org.opencontainers.image.description="Runs Changefeeds: delivers row changes from TiKV and TiDB to a sink" \
+      org.opencontainers.image.description="Runs Changefeeds: delivers row changes from TiKV and TiDB or PostgreSQL to a sink" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
