@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
-from integration_debezium_changes import Transaction, rows_after, told_by_debezium, told_by_files
+from integration_debezium_changes import Transaction, differences, rows_after, told_by_debezium, told_by_files
 from integration_debezium_reader import NEW_SLOT, SLOT, DebeziumReader, debezium_reader
 from integration_debezium_reader import PUBLICATION as THEIR_PUBLICATION
 from integration_postgresql import running
@@ -75,6 +75,8 @@ _VALUES = (
     ("xid8", "'18446744073709551615'"),
     ("pair", """'(1,"x,y")'"""),
 )
+#: A day that the Gregorian calendar has in theory alone. Debezium's snapshot has another one, its stream has it.
+_NO_DAY_OF_JAVA = ("typed", "4"), f"c{[each[0] for each in _VALUES].index('date')}", "1582-10-10", "1582-10-20"
 _COLUMNS = ", ".join(f"c{number} {each[0]}" for number, each in enumerate(_VALUES))
 _TYPED = f"CREATE TABLE bank.typed (id int PRIMARY KEY, {_COLUMNS})"
 _ROWS = [
@@ -188,4 +190,4 @@ async def test_both_copies_lead_to_the_same_rows(world: World, reader: DebeziumR
     theirs, forms = told_by_debezium(world.folder / "debezium" / "changes", _LAST)
     ours = rows_after(told_by_files(world.lake, _LAST, forms))
     assert {table for table, _ in ours} == {"accounts", "transfers", "notes", "typed"}
-    assert ours == rows_after(theirs)
+    assert differences(ours, rows_after(theirs)) == [_NO_DAY_OF_JAVA]

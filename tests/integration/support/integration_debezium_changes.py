@@ -37,6 +37,7 @@ import numpy as np
 from changefeed.schema.ddl.actions import Action
 
 Row = dict[str, Any]
+Tables = dict[tuple[str, str], Row]  # by table and id
 _EPOCH = datetime(1970, 1, 1)
 _LONGEST_NUMBER = 64
 _NUMBER = re.compile(r"[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?")
@@ -129,9 +130,9 @@ def told_by_files(lake: Path, leave_out: str, forms: Forms) -> list[Transaction]
     return [found[ts] for ts in sorted(found)]
 
 
-def rows_after(transactions: list[Transaction]) -> dict[tuple[str, str], Row]:
+def rows_after(transactions: list[Transaction]) -> Tables:
     """The tables that they lead to; fails where a row is not as a change has it before."""
-    found: dict[tuple[str, str], Row] = {}
+    found: Tables = {}
     for transaction in transactions:
         for key in [key for key in found if key[0] == transaction.truncated]:
             del found[key]
@@ -139,6 +140,16 @@ def rows_after(transactions: list[Transaction]) -> dict[tuple[str, str], Row]:
             assert found.pop(key, None) == before, key
             if after is not None:
                 found[key] = after
+    return found
+
+
+def differences(ours: Tables, theirs: Tables) -> list[tuple[tuple[str, str], str, Any, Any]]:
+    """Row, column, what it is here, and there."""
+    found = []
+    for key in ours.keys() | theirs.keys():
+        here, there = ours.get(key, {}), theirs.get(key, {})
+        names = here.keys() | there.keys()
+        found += [(key, name, here.get(name), there.get(name)) for name in names if here.get(name) != there.get(name)]
     return found
 
 

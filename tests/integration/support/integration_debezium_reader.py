@@ -56,8 +56,8 @@ class DebeziumReader:
         (folder / "properties").write_text("\n".join(lines))
         command = [java_tool("java"), *java, *_JAVA, leaves_in(folder), "-cp", self.class_path, "DebeziumReader"]
         with (folder / "log").open("wb") as log:
-            arguments = [folder / "properties", folder / "changes", last]
-            return subprocess.Popen([*command, *arguments], stdout=log, stderr=log)
+            command += [str(folder / "properties"), str(folder / "changes"), last]
+            return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def debezium_reader(folder: Path) -> DebeziumReader:

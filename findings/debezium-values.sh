@@ -3,12 +3,15 @@
 #
 # A numeric of negative scale, which PostgreSQL has since 15, comes with 2046 digits behind the point: the scale is taken
 # for one without a sign. NaN of a numeric comes as NAN. A varbit comes without the zeros at its front, so B'00101' and
-# B'101' are the same: neither the value nor its schema has how many bits there are. Java 17 and Maven are needed.
+# B'101' are the same: neither the value nor its schema has how many bits there are. The date 1582-10-10 is 1582-10-20
+# in a snapshot, as Java's old calendar has no such day, and itself in the stream. Java 17 and Maven are needed.
 #
 # Seen on 2026-11-30 (Python 3.11, Java 17):
 #   1234500 as numeric(5, -2): 7 digits, 2046 behind the point
 #   NaN as numeric: NAN
 #   B'00101' and B'101': the same
+#   1582-10-10 in the stream: 1582-10-10
+#   1582-10-10 in a snapshot: 1582-10-20
 set -eu
 folder=$(mktemp -d)
 server=
@@ -44,6 +47,7 @@ import io.debezium.engine.RecordChangeEvent;
 import io.debezium.engine.format.ChangeEventFormat;
 import java.sql.Connection;
 import java.sql.DriverManager;
+import java.time.LocalDate;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -59,19 +63,33 @@ public class Seen {
         DriverManager.getConnection("jdbc:postgresql://127.0.0.1:" + port + "/postgres", "postgres", "")) {
       for (String statement :
           List.of(
-              "CREATE TABLE t (id int PRIMARY KEY, n numeric(5, -2), f numeric, b varbit)",
+              "CREATE TABLE t (id int PRIMARY KEY, n numeric(5, -2), f numeric, b varbit, d date)",
               "CREATE PUBLICATION p FOR TABLE t",
               "SELECT pg_create_logical_replication_slot('s', 'pgoutput')",
-              "INSERT INTO t VALUES (1, 1234500, 'NaN', B'00101'), (2, 0, 0, B'101')")) {
+              "INSERT INTO t VALUES (1, 1234500, 'NaN', B'00101', '1582-10-10'), (2, 0, 0, B'101', NULL)")) {
         server.createStatement().execute(statement);
       }
     }
+    List<Struct> rows = read(port, "s", "no_data");
+    String[] digits = rows.get(0).getString("n").split("[.]");
+    System.out.printf(
+        "1234500 as numeric(5, -2): %d digits, %d behind the point%n", digits[0].length(), digits[1].length());
+    System.out.println("NaN as numeric: " + rows.get(0).getString("f"));
+    boolean same = Arrays.equals(rows.get(0).getBytes("b"), rows.get(1).getBytes("b"));
+    System.out.println("B'00101' and B'101': " + (same ? "the same" : "different"));
+    System.out.println("1582-10-10 in the stream: " + LocalDate.ofEpochDay(rows.get(0).getInt32("d")));
+    Struct copied = read(port, "other", "initial").get(0);
+    System.out.println("1582-10-10 in a snapshot: " + LocalDate.ofEpochDay(copied.getInt32("d")));
+    System.exit(0);
+  }
+
+  private static List<Struct> read(String port, String slot, String snapshot) throws Exception {
     Properties properties = new Properties();
     for (String property :
         List.of(
-            "name=seen",
+            "name=" + slot,
             "connector.class=io.debezium.connector.postgresql.PostgresConnector",
-            "topic.prefix=seen",
+            "topic.prefix=" + slot,
             "offset.storage=org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
             "database.hostname=127.0.0.1",
             "database.port=" + port,
@@ -79,10 +97,10 @@ public class Seen {
             "database.password=none",
             "database.dbname=postgres",
             "plugin.name=pgoutput",
-            "slot.name=s",
+            "slot.name=" + slot,
             "publication.name=p",
             "publication.autocreate.mode=disabled",
-            "snapshot.mode=no_data",
+            "snapshot.mode=" + snapshot,
             "decimal.handling.mode=string")) {
       String[] sides = property.split("=", 2);
       properties.setProperty(sides[0], sides[1]);
@@ -100,13 +118,7 @@ public class Seen {
             .build();
     new Thread(engine).start();
     both.await();
-    String[] digits = rows.get(0).getString("n").split("[.]");
-    System.out.printf(
-        "1234500 as numeric(5, -2): %d digits, %d behind the point%n", digits[0].length(), digits[1].length());
-    System.out.println("NaN as numeric: " + rows.get(0).getString("f"));
-    boolean same = Arrays.equals(rows.get(0).getBytes("b"), rows.get(1).getBytes("b"));
-    System.out.println("B'00101' and B'101': " + (same ? "the same" : "different"));
-    System.exit(0);
+    return rows;
   }
 }
 JAVA
