@@ -26,9 +26,9 @@ from typing import Any
 import duckdb
 import psutil
 from cases import CASES
-from measured import ROOT, runs_of, write_report
+from measured import ROOT, memory_in_use, runs_of, write_report
 from meter import Meter
-from postgresql import PASSWORD, ROWS_OF_A_TRANSACTION, TABLES, USER, slot
+from postgresql import PASSWORD, ROWS_OF_A_TRANSACTION, SERVER, TABLES, USER, slot
 
 sys.path.insert(0, str(ROOT / "tests" / "integration" / "support"))
 
@@ -93,7 +93,8 @@ def theirs(rows: int, reader: DebeziumReader) -> dict[str, Any]:
 def _once(reader: DebeziumReader, rows: int) -> Once:
     with (
         tempfile.TemporaryDirectory(prefix="changefeed-bench-") as name,
-        running(USER, PASSWORD, of="newest") as database,
+        running(USER, PASSWORD, options=SERVER, of="newest") as database,
+        memory_in_use(),
     ):
         publication = f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES"
         database.query(*TABLES, f"CREATE TABLE {_LAST} (id int PRIMARY KEY)", publication, NEW_SLOT)
