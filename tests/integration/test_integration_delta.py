@@ -96,6 +96,7 @@ def test_deltas_own_library_reads_and_maintains_the_tables(
     assert (code, verdict["tables"], verdict["rows"]) == (0, 3, 36), verdict
 
 
+@pytest.mark.timeout(FETCH_S + 120)
 @MODES
 def test_tables_in_a_bucket(
     upstream: Upstream, new_changefeed: Callable[..., Changefeed], server: S3Server, mode: str
