@@ -41,11 +41,6 @@ def test_rule_16_and_25_a_process_may_die_or_sleep_at_any_point_of_an_iceberg_ta
     check_a_part(kind, tmp_path, "crash-points-iceberg.md")
 
 
-@pytest.mark.parametrize("kind", ["delta-changelog", "delta-upsert"])
-def test_rule_16_and_25_a_process_may_die_or_sleep_at_any_point_of_a_delta_table(kind: Kind, tmp_path: Path) -> None:
-    check_a_part(kind, tmp_path, "crash-points-delta.md")
-
-
 def check_a_part(kind: Kind, folder: Path, listed: str) -> Outcome:
     turn = _commit() % PARTS
     outcome = enumerate_all(kind, folder, PARTS, turn)
