@@ -44,7 +44,10 @@ def _bounds(kind: pa.DataType, found: Iterable[tuple[Any, Any]]) -> tuple[Any, A
     shown = _SHOWN.get(kind)
     if shown is None or (isinstance(high, str) and max(len(low), len(high)) > _LONGEST):
         return None
-    return shown(low), shown(high + _MILLISECOND if isinstance(high, datetime) else high)
+    try:
+        return shown(low), shown(high + _MILLISECOND if isinstance(high, datetime) else high)
+    except OverflowError:  # the last millisecond that there is
+        return None
 
 
 def _moment(value: datetime) -> str:
