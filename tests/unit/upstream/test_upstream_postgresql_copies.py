@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from changefeed.model.table_copy import MOST_CHUNKS
 from changefeed.upstream.postgresql.copies.first_changes import FirstChanges
 from changefeed.upstream.postgresql.copies.key_ranges import bounds_of, condition, definition_of, ranges
 from changefeed.upstream.postgresql.pgoutput.messages import Relation
+from changefeed.upstream.postgresql.reading import copy_out
 from changefeed.upstream.postgresql.reading.text_rows import rows_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +53,35 @@ def test_lines_become_the_rows_that_pgoutput_would_send(rows: list[list[bytes | 
 def test_other_lines_are_refused(text: bytes) -> None:
     with pytest.raises(ProtocolViolation, match="copies a table in lines"):
         rows_of(text, 2, [0])
+
+
+class Said:
+    """A session and its socket, to which a server has said these bytes."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self.server = "postgresql://a/b"
+        self.socket = self
+        self._pieces = [data[at : at + size] for at in range(0, len(data), size)]
+
+    def settimeout(self, seconds: float) -> None:
+        """It never waits."""
+
+    def sendall(self, data: bytes) -> None:
+        assert data.startswith(b"Q")
+
+    def recv(self, size: int) -> bytes:
+        return self._pieces.pop(0)
+
+
+@pytest.mark.parametrize("size", [1, 7, 4099, 1 << 20])
+def test_lines_come_whole_however_the_server_sends_them(size: int) -> None:
+    """The length of a line may be what begins a message: 0x6400 is."""
+    lines = [b"a" * (length - 5) + b"\n" for length in (5, 0x64, 0x6400, 9, 0x6401, 10, 0x640A)]
+    messages = [b"d" + (len(line) + 4).to_bytes(4) + line for line in lines]
+    assert b"d\0" in messages[2][1:5]
+    end = b"C" + (8).to_bytes(4) + b"COPY" + b"Z" + (5).to_bytes(4) + b"I"
+    session: Any = Said(b"H" + (7).to_bytes(4) + b"\0\0\0" + b"".join(messages) + end, size)
+    assert b"".join(copy_out.copied(session, "SELECT")) == b"".join(lines)
 
 
 @given(st.lists(NUMBERS), NUMBERS, NUMBERS)

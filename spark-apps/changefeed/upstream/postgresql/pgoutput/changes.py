@@ -175,9 +175,8 @@ class _Net:
 
     def _transactions(self) -> Ints:
         """By change, a number for its transaction in its table."""
-        if len(self._versions) > 1:
-            return self._commits
-        return self._commits * len(self._relations) + self._versions[0].relations
+        rows = self._versions[0]
+        return self._commits * len(self._relations) + rows.relations if rows.is_mixed else self._commits
 
     def _changes(
         self, rows: LocatedRows, op: Ops, firsts: Ints, shown: Ints, keys: pa.BinaryArray
@@ -189,12 +188,12 @@ class _Net:
         old = np.where((op != OP_INSERT) & is_same, rows.old[np.where(is_same, self._local[firsts], 0)], NONE)
         known_by = np.where(op == OP_INSERT, NONE, rows.new[at])
         values, old_values = rows.values(new), rows.old_values(old, known_by)
-        relations = rows.relations[at]
-        if (relations == relations[0]).all():
-            yield NetChanges(self._relations[relations[0]], self._commits[shown], op, keys, values, old_values)
+        commits = self._commits[shown]
+        if not rows.is_mixed:
+            yield NetChanges(rows.relation, commits, op, keys, values, old_values)
             return
-        order = np.argsort(relations, kind="stable")
-        relations, commits, op = relations[order], self._commits[shown][order], op[order]
+        order = np.argsort(rows.relations[at], kind="stable")
+        relations, commits, op = rows.relations[at][order], commits[order], op[order]
         columns = [column.take(pa.array(order)) for column in (keys, values, old_values)]
         edges = np.flatnonzero(np.diff(relations)) + 1
         for first, end in pairwise([0, *edges.tolist(), len(order)]):

@@ -39,18 +39,19 @@ _HEAD = 5  # of a row message: its kind and the table's OID
 class LocatedRows:
     """A change for each message, two for one that changes the key.
 
-    `of`: the numbers of the relations that are meant, which are like this one (`likeness`); `relations`: by change.
+    `of`: the numbers of the relations that are meant, which are like this one (`likeness`). `relations`: by change;
+    `is_mixed`: they are several.
     `numbers`: of their messages. `new`, `old`: by change, the number of the row in each kind's own order, or NONE.
     """
 
     def __init__(
         self, view: BinaryView, relation: Relation, identity: Sequence[int], messages: RowMessages, of: Sequence[int]
     ) -> None:
-        self.relation = relation
+        self.relation, self.is_mixed = relation, len(of) > 1
         self._identity = identity
         self._width = len(relation.columns)
         self._view = view
-        chosen = messages.relations == of[0] if len(of) == 1 else np.isin(messages.relations, of)
+        chosen = np.isin(messages.relations, of) if self.is_mixed else messages.relations == of[0]
         self.numbers: Ints = np.flatnonzero(chosen)
         pick: Ints | slice = slice(None) if chosen.all() else self.numbers
         kinds = messages.kinds[pick]
