@@ -145,7 +145,8 @@ class _IcebergTable:
         ours = [None, None] if self._lake.upsert else part.columns[:2]
         values = part.columns[-len(self._columns) :]
         shown = [self._shown(column, found, part.rows) for column, found in zip(self._columns, values, strict=True)]
-        is_whole = self._feed.knows_defaults or all(found is not None for found in values)
+        # An upsert table gets no column in which rows of before have a value.
+        is_whole = self._lake.upsert or self._feed.knows_defaults or all(found is not None for found in values)
         op, commit_ts = ours
         rows.add_stored(part.sequence, shown, op, commit_ts, None if is_whole else MAX_TS)
 
