@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 from base64 import b64decode
 from collections import Counter, defaultdict
@@ -256,6 +257,8 @@ _TYPES = (
     f"CREATE TABLE bank.{JOURNAL} (n bigserial PRIMARY KEY, writer text, id int, line text)",
     f"ALTER TABLE bank.{JOURNAL} REPLICA IDENTITY FULL",
 )
+#: An empty one is NULL, an empty text has quotes; within quotes, quotes and backslashes are doubled.
+_FIELD = re.compile(r'"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>[^,]*)')
 _COLUMNS = (
     "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped "
     f"AND attrelid = 'bank.{KINDS}'::regclass ORDER BY attnum"
@@ -398,7 +401,8 @@ class KindsBuilder(_Writer):
         self._number += 1
         if not (statements := step(connection)):
             return
-        if self._rng.random() < 0.5 and step != self._grow:  # a new name of an enum is nothing before its commit
+        is_one = step in (self._grow, self._empty)  # a new name of an enum is nothing before its commit
+        if self._rng.random() < 0.5 and not is_one:
             statements = ["BEGIN", *statements, "COMMIT"]
         for statement in statements:
             connection.run(statement)
@@ -559,22 +563,15 @@ class Files:
 
 def fields(line: str) -> Iterator[str | None]:
     """Those of a row as PostgreSQL writes it."""
-    text, is_quoted, is_null, at = "", False, True, 1
-    while True:
-        char = line[at]
-        if is_quoted and char == '"' and line[at + 1] != '"':
-            is_quoted = False
-        elif not is_quoted and char in ",)":
-            yield None if is_null else text
-            if char == ")":
-                return
-            text, is_null = "", True
-        elif not is_quoted and char == '"':
-            is_quoted, is_null = True, False
+    body, at = line[1:-1], 0
+    while at <= len(body):
+        found = _FIELD.match(body, at)
+        assert found is not None
+        if found["quoted"] is not None:
+            yield found["quoted"].replace('""', '"').replace("\\\\", "\\")
         else:
-            at += char in '"\\'
-            text, is_null = text + line[at], False
-        at += 1
+            yield found["plain"] or None
+        at = found.end() + 1
 
 
 def is_same(type_: str, cell: str, text: str | None) -> bool:
