@@ -15,6 +15,7 @@ from changefeed.routing.routes import Routes
 from changefeed.schema.ddl.change import Rename, SchemaChange
 from changefeed.schema.history import Touched
 from changefeed.schema.sql.statements import statements
+from changefeed.schema.sql.text import quoted
 from changefeed.schema.sql.told import READERS
 from changefeed.schema.table_info import TableInfo
 
@@ -49,20 +50,23 @@ def _renames(routes: Routes, renames: tuple[Rename, ...]) -> tuple[Rename, ...]:
 
 
 def told(change: SchemaChange, touched: Touched) -> str:
-    """Return the statement that readers are told, both routed; "" where nothing changes for them.
+    """Return the statement that readers are told, both routed; "" for a change without a text.
+
+    Where nothing changes for them it is an ALTER TABLE that alters nothing: without one they would not know.
 
     Raises NeedsHuman for one that can't be written for other names than those it was typed with.
     """
     if not change.query:
         return ""
     try:
-        return "; ".join(each.text for each in statements(change, touched, READERS, UTC))
+        texts = [each.text for each in statements(change, touched, READERS, UTC)]
     except ExecuteByHand as error:
         raise NeedsHuman(
             f"spec.routes: {error.message} So it can't be told under the name that the table is written as.",
             "Keep it from readers by an event filter (spec.filter.eventFilters, ignoreEvent), and do by hand "
             "downstream what it means; or rewind behind it (spec.restart).",
         ) from error
+    return "; ".join(texts or (f"ALTER TABLE {quoted(*table.qualified)}" for table in touched.after))
 
 
 def check_view(routes: Routes, view: TableInfo) -> None:

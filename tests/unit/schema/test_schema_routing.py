@@ -117,16 +117,16 @@ LATE = table(column(1, "id", flag=3), column(2, "late", INT), name="orders", dat
         (Action.DROP_TABLE, "DROP TABLE orders", Touched((ORDERS,), ()), "DROP TABLE `lake`.`all_orders`"),
         (Action.RENAME_TABLE, "RENAME TABLE orders TO items", Touched((ORDERS,), (renamed(ORDERS, "shop", "items"),)),
          "RENAME TABLE `lake`.`all_orders` TO `shop`.`items`"),
-        (Action.MODIFY_TABLE_COMMENT, "ALTER TABLE orders SHARD_ROW_ID_BITS = 2", Touched((ORDERS,), (ORDERS,)), ""),
+        (Action.MODIFY_TABLE_COMMENT, "ALTER TABLE orders SHARD_ROW_ID_BITS = 2", Touched((ORDERS,), (ORDERS,)),
+         "ALTER TABLE `lake`.`all_orders`"),
     ],
 )  # fmt: skip
 def test_a_statement_is_written_anew(action: Action, typed: str, touched: Touched, wanted: str) -> None:
     given = routes()
     assert told(job(action, typed), routed_touched(given, touched)).startswith(wanted)
-    assert bool(told(job(action, typed), routed_touched(given, touched))) == bool(wanted)
 
 
-def test_a_rename_that_leaves_the_written_name_says_nothing() -> None:
+def test_a_rename_that_leaves_the_written_name_alters_nothing() -> None:
     given = routes({"match": ["shop.tmp_*"], "table": "scratch"})
     before, after = table(name="tmp_a", database="shop"), table(name="tmp_b", database="shop")
     assert (

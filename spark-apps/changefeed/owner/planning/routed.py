@@ -7,7 +7,7 @@
    downstream if the others lose nothing by it (`routing.merging`).
 3. *A database is not routed.* What creates or alters it is told as it is. A DROP DATABASE is refused if it would take
    other tables downstream than it has taken upstream.
-4. *A rename that leaves the written name as it is* has no statement.
+4. *A rename that leaves the written name as it is* has a statement that alters nothing.
 5. *A view of routed tables* is refused: its text has the upstream's names.
 """
 
