@@ -48,6 +48,7 @@ async def test_tables_are_restored_as_they_were(
     run = world.run(sink=into_files(world, **FORMATS[protocol]), initialCopy=True, mode=mode)
     await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")
     await asyncio.to_thread(bank.transfer, 30)
+    await world.to_now(run)  # a table that is being copied must not be altered
     await asyncio.to_thread(world.database.query, "TRUNCATE bank.notes", *CHANGES)
     wanted = {
         table: world.database.query(f"SELECT * FROM bank.{table} ORDER BY 1")
