@@ -64,6 +64,8 @@ class Verified:
 async def running_into(world: World, sink: dict[str, Any], **spec: Any) -> AsyncIterator[Verified]:
     """It is drained at the end."""
     run = world.run(sink=sink, **spec)
+    published = world.lake / "metadata"
     await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")
+    await run.until(lambda: "storage" not in sink or published.exists(), "a checkpoint is published")
     yield Verified(world, sink=sink, **spec)
     await run.drained()
