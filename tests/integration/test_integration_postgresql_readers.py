@@ -54,8 +54,9 @@ async def test_tables_are_restored_as_they_were(
         table: world.database.query(f"SELECT * FROM bank.{table} ORDER BY 1")
         for table in ("accounts", "notes", "transfers")
     }
-    await world.to_now(run)
-    ts = checkpoint(open_store(world.lake.as_uri()))
+    store, now = open_store(world.lake.as_uri()), await world.now()
+    await run.until(lambda: checkpoint(store) > now, "all is published")
+    ts = checkpoint(store)
     await asyncio.to_thread(world.database.query, "UPDATE bank.accounts SET balance = 0")
     await world.to_now(run)
     await run.drained()
