@@ -269,7 +269,7 @@ def harm_lines(monkeypatch: pytest.MonkeyPatch, sql: str) -> None:
 
     def harmed(topics: read.TopicsRead, *arguments: Any) -> None:
         real(topics, *arguments)
-        topics.stored._db.execute(sql)
+        topics.stored.db.execute(sql)
 
     monkeypatch.setattr(read.TopicsRead, "read", harmed)
 

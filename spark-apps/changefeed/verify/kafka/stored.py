@@ -30,7 +30,7 @@ class StoredLines:
     """`parts`: (topic, partition) of each partition."""
 
     def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
-        self._db = db
+        self.db = db
         self.parts: list[tuple[str, int]] = []
         db.execute(
             "CREATE OR REPLACE TABLE lines(part INTEGER, message BIGINT, nth INTEGER, kind VARCHAR, database VARCHAR, "
@@ -41,13 +41,13 @@ class StoredLines:
         """`positions`: of the messages that the heads' numbers mean."""
         parts = pa.array([position.part for position in positions], pa.int32()).take(heads["number"])
         offsets = pa.array([position.offset for position in positions], pa.int64()).take(heads["number"])
-        self._db.register("given", heads.append_column("part", parts).append_column("message", offsets))
+        self.db.register("given", heads.append_column("part", parts).append_column("message", offsets))
         try:
-            self._db.execute(
+            self.db.execute(
                 "INSERT INTO lines SELECT part, message, nth, kind, database, name, ts, line, hash(line) FROM given"
             )
         finally:
-            self._db.unregister("given")
+            self.db.unregister("given")
 
     def where(self, position: LinePosition) -> str:
         """For a person."""
@@ -58,7 +58,7 @@ class StoredLines:
 
     def lines_of(self, table: TableLines) -> Iterator[list[bytes]]:
         """In the order of (part, message, nth). Other statements may run meanwhile."""
-        cursor = self._db.cursor()
+        cursor = self.db.cursor()
         try:
             for batch in cursor.sql(f"SELECT line {table.chosen}").to_arrow_reader(_BATCH_ROWS):
                 lines: list[bytes] = batch.column(0).to_pylist()
@@ -121,13 +121,13 @@ class StoredLines:
 
     def foreign(self, tables: Sequence[TableLines], upto_ts: int) -> tuple[int, LinePosition | None, str, int]:
         """How many rows up to a ts are of none of the tables; of the first one its position, table and ts."""
-        self._db.execute(
+        self.db.execute(
             "CREATE OR REPLACE TEMP TABLE known(database VARCHAR, name VARCHAR, from_ts UBIGINT, to_ts UBIGINT, "
             "first INTEGER, last INTEGER)"
         )
         for table in tables:
             bounds = [table.from_ts, table.to_ts, *table.parts]
-            self._db.execute("INSERT INTO known VALUES (?, ?, ?, ?, ?, ?)", [table.database, table.name, *bounds])
+            self.db.execute("INSERT INTO known VALUES (?, ?, ?, ?, ?, ?)", [table.database, table.name, *bounds])
         ((count, first),) = self._all(
             f"""SELECT count(*), min((part, message, database || '.' || name, ts)) FROM lines l
             WHERE kind = '{ROW}' AND ts <= {upto_ts} AND NOT EXISTS (
@@ -155,7 +155,7 @@ class StoredLines:
         return count, LinePosition(part, message), ts, resolved
 
     def _all(self, sql: str) -> list[tuple[Any, ...]]:
-        return self._db.execute(sql).fetchall()
+        return self.db.execute(sql).fetchall()
 
 
 @dataclass(frozen=True)
