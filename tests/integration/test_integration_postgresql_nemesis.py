@@ -160,11 +160,15 @@ def test_each_change_is_there_once_and_each_transaction_whole_whoever_is_killed(
         story.say(f"{database.query('SHOW server_version')[0][0]} lacks {make_kinds(database)}")
         database.query(PUBLICATION)
         with changefeed_of(database, tmp_path) as changefeed:
-            said = torment(database, changefeed, standbys, story, rng, can_fail_over=of == FAILS_OVER)
-    if EVIDENCE:
-        path = Path(EVIDENCE)
-        others = json.loads(path.read_text()) if of != SERVERS[0] and path.exists() else {}
-        path.write_text(json.dumps(others | {said["version"].split(".")[0]: said}, indent=1) + "\n")
+            torment(database, changefeed, standbys, story, rng, can_fail_over=of == FAILS_OVER)
+
+
+def record(said: dict[str, Any]) -> None:
+    """By the server's major version, beside what is there of others."""
+    path = Path(EVIDENCE or os.devnull)
+    stored = json.loads(path.read_text()) if EVIDENCE and path.exists() else {}
+    others = {version: each for version, each in stored.items() if isinstance(each, dict) and "version" in each}
+    path.write_text(json.dumps(others | {said["version"].split(".")[0]: said}, indent=1) + "\n")
 
 
 def torment(
@@ -175,8 +179,7 @@ def torment(
     rng: random.Random,
     *,
     can_fail_over: bool,
-) -> dict[str, Any]:
-    """What was counted."""
+) -> None:
     events = [event for event, times in (LONG if EVIDENCE else KILLS).items() for _ in range(times)]
     rng.shuffle(events)
     if EVIDENCE and can_fail_over:
@@ -231,9 +234,9 @@ def torment(
         "changes": len(found),
         "differences": 0,
     }
+    record(said)
     if EVIDENCE:
-        said["slot_lost"] = lost(database, changefeed, killer, load, story)
-    return said
+        record(said | {"slot_lost": lost(database, changefeed, killer, load, story)})
 
 
 def harm(event: str, killer: Killer, database: Postgresql) -> float:
