@@ -14,6 +14,7 @@ from integration_java import FETCH_S
 from integration_kafka_broker import Broker, messages_of
 from integration_kafka_broker import running as broker_running
 from integration_mariadb import MariaDb
+from integration_mariadb import running as mariadb_running
 from integration_postgresql import running
 from integration_postgresql_sinks import TIDB_EXTENSION, into_files, into_kafka, into_mysql, running_into
 from integration_postgresql_world import PASSWORD, USER, World
@@ -39,6 +40,12 @@ _FIRST_OF_USERS = 16_384
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with broker_running(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
+    with mariadb_running(tmp_path_factory.mktemp("mariadb")) as server:
         yield server
 
 
@@ -93,10 +100,8 @@ SINKS: dict[str, Callable[[World, MariaDb, Broker], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SINKS)
-async def test_a_sink_has_what_the_server_has(
-    world: World, every_mysql: Callable[[str], MariaDb], broker: Broker, name: str
-) -> None:
-    sink = SINKS[name](world, every_mysql(""), broker)
+async def test_a_sink_has_what_the_server_has(world: World, mariadb: MariaDb, broker: Broker, name: str) -> None:
+    sink = SINKS[name](world, mariadb, broker)
     async with running_into(world, sink, timeZone=page.ZONE) as feed:
         await feed.query(*rows())
         result = await feed.verify()

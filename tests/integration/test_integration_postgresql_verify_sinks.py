@@ -27,6 +27,7 @@ from integration_postgresql_bank import PUBLICATION, TABLES, Bank
 from integration_postgresql_sinks import TIDB_EXTENSION, Verified, into_kafka, into_mysql, running_into
 from integration_postgresql_world import PASSWORD, USER, World
 from integration_registry import RELEASES, RegistryServer, Release
+from pyiceberg.manifest import DataFileContent
 
 pytestmark = pytest.mark.timeout(FETCH_S + 120)
 
@@ -130,7 +131,10 @@ async def test_a_changefeed_that_does_not_run_can_not_be_verified(
 def files_of(folder: Path) -> list[Path]:
     """The data files of bank.notes."""
     table = catalog_of(folder).load_table("bank.notes")
-    return [local(task.file.file_path) for task in table.scan().plan_files()]
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    entries = [each for manifest in snapshot.manifests(table.io) for each in manifest.fetch_manifest_entry(table.io)]
+    return [local(each.data_file.file_path) for each in entries if each.data_file.content == DataFileContent.DATA]
 
 
 def rewritten(folder: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
