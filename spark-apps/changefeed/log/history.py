@@ -213,7 +213,19 @@ def _epoch(state: State, record: EpochRecord) -> dict[str, Any]:
         _refuse(record, f"its attempt {record.attempt} is not above {state.epoch.attempt}")
     epoch = Epoch(number=record.epoch, nonce=record.nonce, attempt=record.attempt, config=record.config)
     before = (state.epoch.uid,) if is_of_another(state, record.uid) else ()
-    return {"epoch": epoch, "closed": False, "released": False, "superseded": (*state.superseded, *before)}
+    return {
+        "epoch": epoch,
+        "closed": False,
+        "released": False,
+        "finished": state.finished and _reaches_target(state, record),
+        "superseded": (*state.superseded, *before),
+    }
+
+
+def _reaches_target(state: State, record: EpochRecord) -> bool:
+    """Whether all is written that its spec asks for: `targetTs` may have been raised, or removed."""
+    target_ts = record.config["spec"].get("targetTs")
+    return target_ts is not None and int(target_ts) <= state.checkpoint_ts
 
 
 def _rewind(state: State, record: RewindRecord) -> dict[str, Any]:

@@ -254,6 +254,19 @@ def test_a_finished_changefeed_can_be_rewound() -> None:
     assert (again.finished, again.checkpoint_ts) == (False, 150)
 
 
+@pytest.mark.parametrize(("target_ts", "is_finished"), [("200", True), ("150", True), ("201", False), (None, False)])
+def test_a_finished_changefeed_goes_on_when_its_target_is_raised_or_removed(
+    target_ts: str | None, is_finished: bool
+) -> None:
+    begun = made.begun()
+    finished = apply(begun, made.commit(begun, 200, finished=True))
+    config = {"spec": {} if target_ts is None else {"targetTs": target_ts}}
+    again = apply(finished, made.epoch(finished, "b", config=config))
+    assert again.finished is is_finished
+    if not is_finished:
+        assert apply(again, made.commit(again, 201)).checkpoint_ts == 201
+
+
 def test_rule_9_a_ddl_waits_for_the_rows_of_its_table_and_holds_the_checkpoint() -> None:
     state = planned()
     ddl = DdlRecord(**made.owned(state), ts=150, job_id=3, query="alter", involved=(1,), dispatchers=(1,))
