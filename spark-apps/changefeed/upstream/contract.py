@@ -307,7 +307,10 @@ class Decoder(Protocol):
     """What the bytes of an upstream's rows say. `keys` and `values` are as its feed hands them on.
 
     Values have the types of `schema.values`. All raise NeedsHuman, naming table and key, for what can't be decoded.
+    `pads_char`: a CHAR has blanks up to its length.
     """
+
+    pads_char: bool = False
 
     def check_supported(self, table: TableInfo) -> None:
         """Raises NeedsHuman, naming table, column and type, if rows of `table` can't be decoded faithfully."""

@@ -61,11 +61,13 @@ def test_equal_values_have_one_form_and_others_another(
 
 
 def test_what_a_server_would_show_otherwise_is_asked_for_as_a_number() -> None:
-    assert expression(column(SqlType.INT, Flag=ti.FLAG_UNSIGNED)) == b"CAST(`a``b` AS UNSIGNED)"
-    assert expression(column(SqlType.YEAR)) == b"CAST(`a``b` AS SIGNED)"
-    assert expression(column(SqlType.BIT)) == b"CAST(`a``b` AS UNSIGNED)"
-    assert expression(column(SqlType.FLOAT)) == b"`a``b`+0e0"
-    assert expression(column(SqlType.VARCHAR)) == b"`a``b`"
+    assert expression(column(SqlType.INT, Flag=ti.FLAG_UNSIGNED), pads_char=False) == b"CAST(`a``b` AS UNSIGNED)"
+    assert expression(column(SqlType.YEAR), pads_char=False) == b"CAST(`a``b` AS SIGNED)"
+    assert expression(column(SqlType.BIT), pads_char=False) == b"CAST(`a``b` AS UNSIGNED)"
+    assert expression(column(SqlType.FLOAT), pads_char=False) == b"`a``b`+0e0"
+    assert expression(column(SqlType.VARCHAR), pads_char=True) == b"`a``b`"
+    assert expression(column(SqlType.CHAR, Flen=5), pads_char=False) == b"`a``b`"
+    assert expression(column(SqlType.CHAR, Flen=5), pads_char=True) == b"RPAD(`a``b`, 5, ' ')"
 
 
 Row = tuple[str, str | None, str | None]

@@ -17,6 +17,7 @@ from changefeed.sink.mysql.definitions.difference import Difference
 from changefeed.sink.mysql.rows.literals import identifier
 from changefeed.sink.mysql.server import Row, Session
 from changefeed.spec.model import Changefeed
+from changefeed.upstream.decoders import decoder_of
 from changefeed.verify.mysql.values import expression, of_downstream
 from changefeed.verify.recorded import routes_of
 from changefeed.verify.result import RowsVerdict
@@ -107,7 +108,7 @@ async def compare_table(shards: Sequence[TableInfo], feed: TablesOracle, session
 
 
 def _query(info: TableInfo, columns: Sequence[ColumnInfo]) -> bytes:
-    shown = b", ".join(expression(column) for column in columns)
+    shown = b", ".join(expression(column, pads_char=decoder_of(info).pads_char) for column in columns)
     return b"SELECT " + shown + b" FROM " + identifier(info.schema_name) + b"." + identifier(info.name)
 
 

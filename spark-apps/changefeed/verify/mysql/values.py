@@ -19,12 +19,17 @@ from changefeed.verify.tables.values import FLOATS, of_documents, of_floats
 _WHOLE_NUMBERS = ti.INTEGERS | {SqlType.YEAR, SqlType.BIT}
 
 
-def expression(column: ColumnInfo) -> bytes:
-    """SQL that shows the column's value, whatever ZEROFILL, a FLOAT's few digits, or a BIT's bytes hide of it."""
+def expression(column: ColumnInfo, *, pads_char: bool) -> bytes:
+    """SQL that shows the column's value, whatever ZEROFILL, a FLOAT's few digits, or a BIT's bytes hide of it.
+
+    A server shows a CHAR without the blanks at its end; with `pads_char` the upstream has them (Decoder).
+    """
     name = identifier(column.name)
     if column.type in _WHOLE_NUMBERS:
         kind = b"UNSIGNED" if column.is_unsigned or column.type == SqlType.BIT else b"SIGNED"
         return b"CAST(" + name + b" AS " + kind + b")"
+    if pads_char and column.type == SqlType.CHAR and not column.is_binary:
+        return b"RPAD(" + name + b", %d, ' ')" % column.flen
     return name + b"+0e0" if column.type in FLOATS else name
 
 

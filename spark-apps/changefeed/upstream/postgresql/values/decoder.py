@@ -23,6 +23,8 @@ from changefeed.upstream.postgresql.values.texts import DECODABLE, TextCells, de
 class PgoutputRows(Decoder):
     """See upstream/contract.py."""
 
+    pads_char = True
+
     def check_supported(self, table: TableInfo) -> None:
         for column in table.output_columns:
             if column.type not in DECODABLE:

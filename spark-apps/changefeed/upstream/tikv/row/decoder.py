@@ -11,6 +11,7 @@ from changefeed.upstream.tikv.tidb.keys import moved
 class TidbRows:
     """See the functions."""
 
+    pads_char = False
     check_supported = staticmethod(check_supported)
     rows = staticmethod(decode_rows)
     absent_value = staticmethod(absent_value)
