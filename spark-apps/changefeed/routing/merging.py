@@ -4,11 +4,12 @@ The table downstream has what all of its shards have together. That their keys d
 route with `merge`.
 
 1. *They fit* if what two of them have in common is the same: columns by name, the primary key, unique keys. A column
-   that one of them lacks is nullable there or has a default, so that rows without it can be written.
+   that one of them lacks is nullable there or has a default, so that rows without it can be written. None has
+   generated columns: how they are computed is not compared.
 2. *What a shard adds* is added with the first of them that has it. The others only catch up.
 3. *What a shard drops* goes with the last one that has it.
 4. *All else is refused*: a column of another type, another key, TRUNCATE, DROP, a rename away. It would change or take
-   rows of the other shards.
+   rows of the other shards. So would a column that gets the time of its DDL in each row.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from changefeed.schema.sql.columns import NOW
 from changefeed.schema.table_info import ColumnInfo, IndexInfo, TableInfo
 
 
@@ -35,6 +37,9 @@ def check_fit(table: TableInfo, others: Iterable[TableInfo]) -> None:
     """Raises Unmergeable when the table can't be written to the one that `others` are written to."""
     if table.partition_ids:
         raise Unmergeable("it is partitioned")
+    for column in _columns(table).values():
+        if column.is_generated:
+            raise Unmergeable(f"its column {column.name} is generated")
     for other in others:
         if other.partition_ids:
             raise Unmergeable("it meets a table that is partitioned")
@@ -63,6 +68,10 @@ def is_told(before: TableInfo, after: TableInfo, others: Sequence[TableInfo]) ->
     check_fit(after, others)
     found = [_parts(other) for other in others]
     changed = was.keys() ^ now.keys()
+    for column in after.columns:
+        is_clock = isinstance(column.default, str) and column.default.upper() in NOW
+        if is_clock and ("column", column.name.lower()) in changed:
+            raise Unmergeable(f"its rows get the time of the DDL in column {column.name}, those of other shards do not")
     theirs = {name for name in changed if any(name in parts for parts in found)}
     if theirs and theirs != changed:
         raise Unmergeable("it changes at once what other shards have and what they have not")

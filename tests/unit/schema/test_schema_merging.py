@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from changefeed.routing.merging import Unmergeable, check_fit, is_told
 from changefeed.schema.table_info import TableInfo
-from schema_sql_story import BIGINT, NOT_NULL, PRI, VARCHAR, column, index, partition, partitions, table
+from schema_sql_story import BIGINT, DATETIME, NOT_NULL, PRI, VARCHAR, column, index, partition, partitions, table
 
 ID = column(1, "id", BIGINT, NOT_NULL | PRI)
 NAME = column(2, "name", VARCHAR, flen=20)
 LATE = column(3, "late")
 STERN = column(3, "stern", flag=NOT_NULL)
+CLOCK = column(3, "at", DATETIME, default="CURRENT_TIMESTAMP")
+DOUBLE = column(3, "double", generated_expr_string="`id` * 2")
 BY_NAME = index(1, "by_name", "name")
 
 
@@ -27,6 +29,8 @@ def shard(*more: Any, of: int = 1, **options: Any) -> TableInfo:
         (shard(), shard(LATE, of=2), ""),
         (shard(LATE), shard(of=2), ""),
         (shard(index_info=[BY_NAME]), shard(of=2), ""),
+        (shard(CLOCK), shard(CLOCK, of=2), ""),
+        (shard(DOUBLE), shard(DOUBLE, of=2), "column double is generated"),
         (shard(), shard(STERN, of=2), "column stern is NOT NULL"),
         (shard(STERN), shard(of=2), "column stern is NOT NULL"),
         (shard(), table(ID, column(2, "name", VARCHAR, flen=30), name="orders", id_=2), "has another column name"),
@@ -67,6 +71,8 @@ def test_which_change_of_a_shard_is_for_all(
         (shard(), table(ID, column(2, "name", VARCHAR, flen=30), name="orders"), [shard(of=2)], "another column name"),
         (shard(), shard(index_info=[index(1, "k", "name", is_unique=True)]), [shard(of=2)], "primary or unique keys"),
         (shard(), shard(STERN), [shard(of=2)], "stern"),
+        (shard(), shard(CLOCK), [shard(of=2)], "get the time of the DDL in column at"),
+        (shard(), shard(CLOCK), [shard(CLOCK, of=2)], "get the time of the DDL in column at"),
         (shard(), shard(LATE, index_info=[BY_NAME]), [shard(LATE, of=2)], "at once what other shards have"),
         (shard(), shard(LATE), [shard(column(3, "late", BIGINT), of=2)], "another column late"),
     ],

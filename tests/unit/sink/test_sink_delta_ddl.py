@@ -207,3 +207,29 @@ def test_folders_have_the_names_of_tables(tmp_path: Path, name: str, folder: str
     lake, table = DeltaLake(tmp_path), table_of(name=name)
     publish(lake.driver(table), 7, lake.written(3, table, TWO))
     assert len(lake.rows(folder)) == 2
+
+
+@pytest.mark.parametrize("upsert", [False, True])
+def test_a_table_that_takes_the_name_of_one_that_leaves_begins_empty(tmp_path: Path, upsert: bool) -> None:
+    """Unhappy path: an online change of schema swaps tables, and the rules select their one name."""
+    lake = began(tmp_path, T, upsert=upsert)
+    other = table_of(102, columns=[ID, column(2, "w", SqlType.INT)])
+    twice(lake, ddl(90, Action.RENAME_TABLES, [T], [other]), T)
+    assert (lake.rows(), lake.marks().of(TABLE), lake.marks().is_left) == ([], 102, False)
+    publish(lake.driver(other, epoch=8), 12, lake.written(10, other, [(INSERT, 1, 11)]), epoch=8)
+    assert [row[-1] for row in lake.rows()] == [11]
+
+
+def test_a_recovered_table_is_refused_as_nothing_says_its_rows(tmp_path: Path) -> None:
+    lake = began(tmp_path, T)
+    lake.driver(T, epoch=2).execute(ddl(90, Action.DROP_TABLE, [T]))
+    with pytest.raises(NeedsHuman, match="RECOVER_TABLE of 95 brings back all rows"):
+        lake.driver(epoch=3).execute(ddl(95, Action.RECOVER_TABLE, [], [T]))
+
+
+def test_a_row_that_breaks_a_constraint_stops_and_is_not_shown(tmp_path: Path) -> None:
+    lake = began(tmp_path, T, upsert=True)
+    lake.table().alter.add_constraint({"small": "v < 100"})
+    with pytest.raises(NeedsHuman, match="a row breaks one of its constraints") as stopped:
+        publish(lake.driver(T, epoch=2), 12, lake.written(10, T, [(INSERT, 3, 987654)]), epoch=2)
+    assert "987654" not in str(stopped.value)

@@ -230,3 +230,20 @@ def test_deletes_carry_the_key_by_its_field(tmp_path: Path) -> None:
     ]
     assert found == [[3]]
     assert lake.table().schema().identifier_field_ids == [3]
+
+
+@pytest.mark.parametrize("upsert", [False, True])
+def test_a_table_that_takes_the_name_of_one_that_leaves_begins_empty(tmp_path: Path, upsert: bool) -> None:
+    """Unhappy path: an online change of schema swaps tables, and the rules select their one name."""
+    lake = began(tmp_path, T, upsert=upsert)
+    other = table_of(102, columns=[ID, column(2, "w", SqlType.INT)])
+    twice(lake, ddl(90, Action.RENAME_TABLES, [T], [other]), T)
+    assert len(lake.table("t").scan().to_arrow()) == 0
+    assert [name for _, name, _ in fields(lake)][-1:] == ["w"]
+
+
+def test_a_recovered_table_is_refused_as_nothing_says_its_rows(tmp_path: Path) -> None:
+    lake = began(tmp_path, T)
+    lake.driver(T, epoch=2).execute(ddl(90, Action.DROP_TABLE, [T]))
+    with pytest.raises(NeedsHuman, match="RECOVER_TABLE of 95 brings back all rows"):
+        lake.driver(epoch=3).execute(ddl(95, Action.RECOVER_TABLE, [], [T]))

@@ -18,7 +18,7 @@ from changefeed.schema.sql.text import expression, literal, quoted
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, column_type_name
 
-_NOW = ("CURRENT_TIMESTAMP", "CURRENT_DATE")
+NOW = ("CURRENT_TIMESTAMP", "CURRENT_DATE")  # defaults that are the time of their use
 _CHOICES = frozenset({SqlType.ENUM, SqlType.SET})
 _SIZED = frozenset({SqlType.CHAR, SqlType.VARCHAR, SqlType.VAR_STRING, SqlType.BIT})
 _TIMES = frozenset({SqlType.TIMESTAMP, SqlType.DATETIME, SqlType.TIME})
@@ -132,7 +132,7 @@ def default_text(column: Column, dialect: Dialect, zone: tzinfo = UTC) -> str:
         return ""
     if info.default is None and info.default_bit is None:
         return ""
-    if isinstance(info.default, str) and info.default.upper() in _NOW:
+    if isinstance(info.default, str) and info.default.upper() in NOW:
         if info.default.upper() == "CURRENT_TIMESTAMP":
             return f"DEFAULT CURRENT_TIMESTAMP{_fraction(info)}"
         return f"DEFAULT ({_known(info, 'CURRENT_DATE', dialect)})"

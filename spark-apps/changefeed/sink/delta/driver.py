@@ -17,6 +17,7 @@ from changefeed.errors import NeedsHuman, Transient
 from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
 from changefeed.objectstore.open import Store
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.history import RENAMES
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl, EntryId, SinkDriver
 from changefeed.sink.delta.layout import folder_of
@@ -71,7 +72,9 @@ class DeltaDriver(SinkDriver):
     def execute(self, ddl: Ddl) -> None:
         before = {table.id: table for table in ddl.before.values()}
         after = {table.id: table for table in ddl.tables.values()}
-        names = {table.qualified: table for table in before.values()}
+        # Of another id under its name is the same table truncated or partitioned, not one that took a renamed one's.
+        is_renamed = ddl.change is not None and ddl.change.type in RENAMES
+        names = {} if is_renamed else {table.qualified: table for table in before.values()}
         origins = {id_: before.get(id_) or names.get(table.qualified) for id_, table in after.items()}
         moves = {id_: was for id_, was in origins.items() if was and was.qualified != after[id_].qualified}
         self._check(ddl, [after[id_] for id_ in moves], [*moves.values()])
@@ -180,6 +183,11 @@ class DeltaDriver(SinkDriver):
 
     def _check(self, ddl: Ddl, moved: Sequence[TableInfo], were: Sequence[TableInfo]) -> None:
         """Before any effect."""
+        if ddl.is_told and ddl.change is not None and ddl.change.type == Action.RECOVER_TABLE and ddl.tables:
+            raise NeedsHuman(
+                f"{ddl.description} brings back all rows of the table, and no change says which they are.",
+                "Create a new changefeed with initialCopy, or exclude the table by a filter rule.",
+            )
         if self._upsert and ddl.is_told and ddl.change is not None and ddl.change.type in _WITHOUT_ROWS and ddl.before:
             raise NeedsHuman(
                 f"{ddl.description} removes rows without a change for each: mode upsert can't delete them.",

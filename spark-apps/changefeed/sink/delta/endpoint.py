@@ -35,6 +35,7 @@ _SHOWN = 300  # characters of what is said of a local disk
 #: What delta-rs raises when it does not know what to do with a table.
 UNABLE = (DeltaProtocolError, SchemaMismatchError, NotImplementedError, ValueError)
 _UNSUPPORTED = re.compile(r"not supported|[Uu]nsupported")
+_BROKEN = re.compile(r"validation check|[Ii]nvariant|[Cc]onstraint")  # of the table's, with the row that breaks it
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def told(where: str) -> Iterator[None]:
-    """Failures of the library as ours. What it says may quote a bucket's answer: none of that goes on but a kind.
+    """Failures of the library as ours. What it says may quote a bucket's answer, or a row: only the kind goes on.
 
     Raises Transient (nothing has happened), OutcomeUnknown, Refused.
     """
@@ -117,13 +118,15 @@ def told(where: str) -> Iterator[None]:
         raise
     except (DeltaError, OSError) as error:
         said = str(error)
+        if _BROKEN.search(said):
+            raise NotImplementedError("a row breaks one of its constraints") from None
         if _UNSUPPORTED.search(said):
             raise NotImplementedError(said) from None
         if _NOT_LET_IN.search(said):
             raise Refused(
                 f"{where} does not let us in.", "Look at spec.sink.delta.credentials and its rights."
             ) from None
-        shown = f": {said[:_SHOWN]}" if not in_bucket(where) else ""
+        shown = f": {said[:_SHOWN]}" if isinstance(error, OSError) and not in_bucket(where) else ""
         raise _answered(OutcomeUnknown(f"{where} has failed: {type(error).__name__}{shown}."), None) from None
 
 

@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 from changefeed.errors import NeedsHuman
 from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.history import RENAMES
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.contract import Ddl, EntryId, SinkDriver
 from changefeed.sink.iceberg.endpoint import IcebergEndpoint, TableName
@@ -86,7 +87,9 @@ class IcebergDriver(SinkDriver):
         before = {table.id: table for table in ddl.before.values()}
         after = {table.id: table for table in ddl.tables.values()}
         self._check(ddl)
-        names = {table.qualified: table for table in before.values()}
+        # Of another id under its name is the same table truncated or partitioned, not one that took a renamed one's.
+        is_renamed = ddl.change is not None and ddl.change.type in RENAMES
+        names = {} if is_renamed else {table.qualified: table for table in before.values()}
         origins = {id_: before.get(id_) or names.get(table.qualified) for id_, table in after.items()}
         stays = {table.id for table in origins.values() if table is not None}
         for id_, table in before.items():
@@ -165,7 +168,12 @@ class IcebergDriver(SinkDriver):
         return data_file(found, self._endpoint.location(path), keys)
 
     def _check(self, ddl: Ddl) -> None:
-        """Rows that an upserted table would keep, as nothing says which they are."""
+        """Before any effect: what changes rows that no change says."""
+        if ddl.is_told and ddl.change is not None and ddl.change.type == Action.RECOVER_TABLE and ddl.tables:
+            raise NeedsHuman(
+                f"{ddl.description} brings back all rows of the table, and no change says which they are.",
+                "Create a new changefeed with initialCopy, or exclude the table by a filter rule.",
+            )
         if self._upsert and ddl.is_told and ddl.change is not None and ddl.change.type in _WITHOUT_ROWS and ddl.before:
             raise NeedsHuman(
                 f"{ddl.description} removes rows without a change for each: mode upsert can't delete them.",

@@ -109,7 +109,7 @@ class AsTheyStand:
         if not (was_emptied or info.id in self.state.copied) and (unsaid := rows.leave_unsaid()):
             result.note(
                 f"{unsaid} rows of {name} are not in the sink: they have not changed since the changefeed captures the "
-                "table. They were not compared."
+                "table, or their insert is missing, which looks the same. They were not compared."
             )
         busy = rows.leave_changed(self.standing.after_ts) if isinstance(rows, ReplayedComparison) else 0
         if older := rows.without_values():
