@@ -37,9 +37,8 @@ def check_fit(table: TableInfo, others: Iterable[TableInfo]) -> None:
     """Raises Unmergeable when the table can't be written to the one that `others` are written to."""
     if table.partition_ids:
         raise Unmergeable("it is partitioned")
-    for column in _columns(table).values():
-        if column.is_generated:
-            raise Unmergeable(f"its column {column.name} is generated")
+    if generated := [column.name for column in _columns(table).values() if column.is_generated]:
+        raise Unmergeable(f"its column {generated[0]} is generated")
     for other in others:
         if other.partition_ids:
             raise Unmergeable("it meets a table that is partitioned")
@@ -68,10 +67,10 @@ def is_told(before: TableInfo, after: TableInfo, others: Sequence[TableInfo]) ->
     check_fit(after, others)
     found = [_parts(other) for other in others]
     changed = was.keys() ^ now.keys()
-    for column in after.columns:
-        is_clock = isinstance(column.default, str) and column.default.upper() in NOW
-        if is_clock and ("column", column.name.lower()) in changed:
-            raise Unmergeable(f"its rows get the time of the DDL in column {column.name}, those of other shards do not")
+    for each in after.columns:
+        is_clock = isinstance(each.default, str) and each.default.upper() in NOW
+        if is_clock and ("column", each.name.lower()) in changed:
+            raise Unmergeable(f"its rows get the time of the DDL in column {each.name}, those of other shards do not")
     theirs = {name for name in changed if any(name in parts for parts in found)}
     if theirs and theirs != changed:
         raise Unmergeable("it changes at once what other shards have and what they have not")
