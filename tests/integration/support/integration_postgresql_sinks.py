@@ -67,5 +67,7 @@ async def running_into(world: World, sink: dict[str, Any], **spec: Any) -> Async
     published = world.lake / "metadata"
     await run.until(lambda: run.driver is not None and run.view.progress, "the driver runs")
     await run.until(lambda: "storage" not in sink or published.exists(), "a checkpoint is published")
+    if spec.get("initialCopy"):
+        await world.to_now(run)  # a table that is being copied must not be altered
     yield Verified(world, sink=sink, **spec)
     await run.drained()
