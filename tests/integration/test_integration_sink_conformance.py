@@ -122,33 +122,13 @@ class Iceberg:
 
 
 @dataclass
-class Delta:
-    """What tasks do is not yet a table's: the driver reads the files that they have put."""
+class Delta(Iceberg):
+    """The same."""
 
-    folder: Path
     name: str = "delta"
-    remembers: bool = True
-    fences: bool = False  # as storage
-
-    def __post_init__(self) -> None:
-        self.lake = LocalStore(self.folder / "lake")
 
     def open(self, around: Surroundings) -> EventSink:
         return DeltaJob(self.lake.location).open(around)
-
-    def entry(self, dispatcher: int, number: int, writer: int) -> Entry:
-        return entry_of(dispatcher, number, writer, {"mode": "append"}, self._path(dispatcher, number))
-
-    def _path(self, dispatcher: int, number: int) -> str:
-        return f"shop/t{dispatcher}/{number + 10:010}.parquet"
-
-    def rows(self, dispatcher: int) -> list[Row]:
-        files = sorted((self.lake.root / f"shop/t{dispatcher}").glob("*.parquet"))
-        return [(row["id"], row["v"]) for path in files for row in pq.read_table(path).to_pylist()]
-
-    def spoil(self, dispatcher: int) -> None:
-        for number in range(100):
-            self.lake.create(self._path(dispatcher, number), b"somebody else's")
 
 
 @dataclass

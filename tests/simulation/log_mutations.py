@@ -68,9 +68,11 @@ LOG = (
         "a plan outlives one takeover, not two",
         history,
         "_epoch",
-        "{'epoch': epoch, 'closed': False, 'released': False, 'superseded': (*state.superseded, *before)}",
+        "{'epoch': epoch, 'closed': False, 'released': False, "
+        "'finished': state.finished and _reaches_target(state, record), 'superseded': (*state.superseded, *before)}",
         "{'epoch': epoch, 'plans': tuple(each for each in state.plans if record.epoch == each.plan.epoch + "
-        "1), 'closed': False, 'released': False, 'superseded': (*state.superseded, *before)}",
+        "1), 'closed': False, 'released': False, "
+        "'finished': state.finished and _reaches_target(state, record), 'superseded': (*state.superseded, *before)}",
         story="A plan's driver is killed, and its successor too, before the plan is committed.",
     ),
     Mutation(
@@ -138,10 +140,11 @@ RECOVERY = (
         "a plan runs under the config of the second driver after it",
         history,
         "_epoch",
-        "{'epoch': epoch, 'closed': False, 'released': False, 'superseded': (*state.superseded, *before)}",
+        "{'epoch': epoch, 'closed': False, 'released': False, "
+        "'finished': state.finished and _reaches_target(state, record), 'superseded': (*state.superseded, *before)}",
         "{'epoch': epoch, 'plans': tuple(each.model_copy(update={'config': record.config}) if record.epoch > "
         "each.plan.epoch + 1 else each for each in state.plans), 'closed': False, 'released': False, "
-        "'superseded': (*state.superseded, *before)}",
+        "'finished': state.finished and _reaches_target(state, record), 'superseded': (*state.superseded, *before)}",
         rule=10,
         story="A plan's driver is killed, and its successor too, before the plan is committed; its files are in part "
         "written.",
@@ -169,8 +172,10 @@ RECOVERY = (
         "the plan of the driver before is forgotten",
         history,
         "_epoch",
-        "{'epoch': epoch, 'closed': False, 'released': False, 'superseded': (*state.superseded, *before)}",
-        "{'epoch': epoch, 'plans': (), 'closed': False, 'released': False, 'superseded': (*state.superseded, *before)}",
+        "{'epoch': epoch, 'closed': False, 'released': False, "
+        "'finished': state.finished and _reaches_target(state, record), 'superseded': (*state.superseded, *before)}",
+        "{'epoch': epoch, 'plans': (), 'closed': False, 'released': False, "
+        "'finished': state.finished and _reaches_target(state, record), 'superseded': (*state.superseded, *before)}",
     ),
     Mutation(
         "recovery",

@@ -37,10 +37,11 @@ from changefeed.sink.iceberg import driver as iceberg_driver
 from changefeed.sink.iceberg.driver import IcebergDriver
 from changefeed.sink.iceberg.endpoint import IcebergEndpoint
 from changefeed.sink.iceberg.layout import deletes_file
-from changefeed.sink.iceberg.marks import SNAPSHOT, VERSION, Relied, version_of
+from changefeed.sink.iceberg.marks import SNAPSHOT, VERSION, version_of
 from changefeed.sink.iceberg.shape import file_schema, table_schema
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots
 from changefeed.sink.iceberg.tables import InitialTable, LakeTables, TableWriter
+from changefeed.sink.table_format.relied import Relied
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import CommitTableResponse, Table

@@ -19,8 +19,9 @@ from changefeed.sink.delta.driver import DeltaDriver
 from changefeed.sink.delta.endpoint import DeltaEndpoint
 from changefeed.sink.delta.files import encode_files
 from changefeed.sink.delta.layout import DeltaFiles
-from changefeed.sink.delta.marks import Marks, ReliedOn
+from changefeed.sink.delta.marks import Marks
 from changefeed.sink.delta.tables import DeltaTables, DeltaWriter
+from changefeed.sink.table_format.relied import Relied
 from deltalake import DeltaTable
 from sink_iceberg_lake import LOG, Change, commit, entry_of, records
 
@@ -41,7 +42,7 @@ class DeltaLake:
         epoch: int = 1,
         asked: Callable[[], None] = lambda: None,
         log: str = LOG,
-        relied: Mapping[int, Mapping[int, ReliedOn]] | None = None,
+        relied: Mapping[int, Mapping[int, Relied]] | None = None,
     ) -> DeltaDriver:
         """`asked`: is called whenever it asks the log who drives."""
         self.newest_epoch = max(self.newest_epoch, epoch)

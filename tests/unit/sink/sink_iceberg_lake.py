@@ -25,9 +25,9 @@ from changefeed.sink.iceberg.driver import IcebergDriver
 from changefeed.sink.iceberg.endpoint import IcebergEndpoint
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import FileNames
-from changefeed.sink.iceberg.marks import Relied
 from changefeed.sink.iceberg.tables import LakeTables, TableWriter
 from changefeed.sink.records import Records
+from changefeed.sink.table_format.relied import Relied
 from changefeed.upstream.tikv.tidb.job import parse_job
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent

@@ -11,7 +11,8 @@ import pytest
 from changefeed.errors import Fenced, NeedsHuman
 from changefeed.sink.contract import EntryId
 from changefeed.sink.delta import driver as driver_module
-from changefeed.sink.delta.marks import EPOCH, RECORD, ReliedOn, done_name, number_of
+from changefeed.sink.delta.marks import EPOCH, RECORD, done_name, number_of
+from changefeed.sink.table_format.relied import Relied
 from deltalake.exceptions import DeltaError
 from sink_delta_lake import DeltaLake, publish
 from sink_iceberg_lake import DELETE, INSERT, LOG, UPDATE, table_of
@@ -195,7 +196,7 @@ def test_a_table_of_a_stranger_is_left_alone(tmp_path: Path) -> None:
 def test_what_the_log_relies_on_has_to_be_there(tmp_path: Path) -> None:
     lake = DeltaLake(tmp_path)
     lake.driver(T).create()
-    relied = {T.id: {T.id: ReliedOn(5, EntryId(2, 0))}}
+    relied = {T.id: {T.id: Relied(5, EntryId(2, 0))}}
     with pytest.raises(NeedsHuman, match=r"has lost changes that it had: entry 2/0 of dispatcher 101 was in it"):
         publish(lake.driver(T, relied=relied), 7, lake.written(3, T, TWO))
 

@@ -12,11 +12,11 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.schema.sql_type import SqlType
 from changefeed.schema.values import arrow_type
-from changefeed.sink import parquet_file
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import deletes_file
 from changefeed.sink.iceberg.shape import file_schema, identifier_columns
 from changefeed.sink.records import Records
+from changefeed.sink.table_format import parquet_file
 from sink_iceberg_lake import DELETE, ID, INSERT, UPDATE, Change, column, entry_of, records, table_of
 
 T = table_of()

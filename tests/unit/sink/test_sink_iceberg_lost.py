@@ -19,7 +19,7 @@ from changefeed.sink.claim import Taken
 from changefeed.sink.contract import EntryId
 from changefeed.sink.iceberg.claim import IcebergClaim
 from changefeed.sink.iceberg.driver import IcebergDriver
-from changefeed.sink.iceberg.marks import Relied
+from changefeed.sink.table_format.relied import Relied
 from changefeed.spec.parse import parse
 from sink_iceberg_lake import ID, INSERT, Lake, V, column, ddl, publish, table_of
 

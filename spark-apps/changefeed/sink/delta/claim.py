@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,15 +12,14 @@ from changefeed.objectstore.open import canonical, open_store, probe_store
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.claim import SinkClaim, Taken, Versions, identity_downstream
-from changefeed.sink.contract import EntryId
 from changefeed.sink.delta.driver import DeltaDriver
 from changefeed.sink.delta.endpoint import DeltaEndpoint
 from changefeed.sink.delta.event_sink import DeltaJob
 from changefeed.sink.delta.files import FINGERPRINT
 from changefeed.sink.delta.layout import ROOT, DeltaFiles
-from changefeed.sink.delta.marks import ReliedOn
 from changefeed.sink.delta.shape import table_schema
 from changefeed.sink.delta.tables import DeltaTables, DeltaWriter
+from changefeed.sink.table_format.relied import relied_on
 from changefeed.spec.field.location import in_bucket
 from changefeed.spec.field.secret import secret_folder
 from changefeed.spec.model import Changefeed
@@ -79,7 +77,7 @@ class DeltaClaim(SinkClaim):
     def driver(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> DeltaDriver:
         epoch = taken.state.epoch.number
         writer = DeltaWriter(identity_downstream(taken.state), epoch, poll_fence)
-        tables = DeltaTables(self._endpoint, writer, patience, self._relied(taken.state))
+        tables = DeltaTables(self._endpoint, writer, patience, relied_on(taken.state, self._tables))
         sink = DeltaDriver(tables, self._store, self._upsert, self._tables)
         if epoch == _FIRST_EPOCH:
             sink.create()
@@ -87,15 +85,3 @@ class DeltaClaim(SinkClaim):
             {each: known for each, known in self._tables.items() if taken.state.is_redefined(each, known[0].hash)}
         )
         return sink
-
-    def _relied(self, state: State) -> dict[int, dict[int, ReliedOn]]:
-        """What the log says of each table that it knows to be there, whoever has committed it."""
-        relied: dict[int, dict[int, ReliedOn]] = defaultdict(dict)
-        for dispatcher, (table, _) in self._tables.items():
-            known = state.dispatchers.get(dispatcher)
-            if known is not None and known.table_version != state.first_version(dispatcher):
-                relied[table.id] |= {}  # a DDL has made it, or was followed
-            if known is not None and (newest := known.newest) is not None:
-                last = EntryId(newest.plan, newest.entry)
-                relied[table.id][dispatcher] = ReliedOn(newest.table_version, last)
-        return relied

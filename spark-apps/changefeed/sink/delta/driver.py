@@ -17,20 +17,18 @@ from changefeed.errors import NeedsHuman, Transient
 from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
 from changefeed.objectstore.open import Store
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.history import RENAMES
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl, EntryId, SinkDriver
 from changefeed.sink.delta.layout import folder_of
-from changefeed.sink.delta.marks import LEFT, RECORD, TABLE, TRUNCATED, VERSION, Marks, ReliedOn, done_name, number_of
+from changefeed.sink.delta.marks import LEFT, RECORD, TABLE, TRUNCATED, VERSION, Marks, done_name, number_of
 from changefeed.sink.delta.rows import added, arrow_schema, emptied, evolved, merged, nothing
 from changefeed.sink.delta.shape import evolution, given_values, identifier_columns, table_schema
 from changefeed.sink.delta.tables import RESTORE, DeltaTables, FirstVersion, TableCommit
+from changefeed.sink.table_format.relied import Relied
+from changefeed.sink.table_format.table_ddls import check_rows_are_told, origins
 
 AT_ONCE = 16  # tables
 _MERGED_AT_ONCE = 2  # the library uses all cores, and memory, for one
-_WITHOUT_ROWS = frozenset(
-    {Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION, Action.EXCHANGE_TABLE_PARTITION}
-)
 
 Written = tuple[PlanEntry, FileCommitted]
 
@@ -72,13 +70,10 @@ class DeltaDriver(SinkDriver):
     def execute(self, ddl: Ddl) -> None:
         before = {table.id: table for table in ddl.before.values()}
         after = {table.id: table for table in ddl.tables.values()}
-        # Of another id under its name is the same table truncated or partitioned, not one that took a renamed one's.
-        is_renamed = ddl.change is not None and ddl.change.type in RENAMES
-        names = {} if is_renamed else {table.qualified: table for table in before.values()}
-        origins = {id_: before.get(id_) or names.get(table.qualified) for id_, table in after.items()}
-        moves = {id_: was for id_, was in origins.items() if was and was.qualified != after[id_].qualified}
+        known = origins(ddl)
+        moves = {id_: was for id_, was in known.items() if was and was.qualified != after[id_].qualified}
         self._check(ddl, [after[id_] for id_ in moves], [*moves.values()])
-        stays = {table.id for table in origins.values() if table is not None}
+        stays = {table.id for table in known.values() if table is not None}
         for id_, table in before.items():
             if id_ not in stays and ddl.is_told:
                 self._leave(ddl, table)
@@ -86,7 +81,7 @@ class DeltaDriver(SinkDriver):
         for id_, was in moves.items():
             self._move(ddl, was, after[id_])
         for id_, table in after.items():
-            origin = origins[id_]
+            origin = known[id_]
             if origin is None:
                 self._tables.create(folder_of(table), self._define(table, ddl.ts))
             self._follow(ddl, origin or table, table, is_told=ddl.is_told)
@@ -112,7 +107,7 @@ class DeltaDriver(SinkDriver):
         folder, definition = folder_of(table), self._define(table, version)
         for entries in self._rounds(written):
             self._tables.change(folder, definition, partial(self._added, table, definition, entries, record))
-        last = {entry.dispatcher: ReliedOn(version, _id(file)) for entry, file in written}
+        last = {entry.dispatcher: Relied(version, _id(file)) for entry, file in written}
         self._tables.rely(table.id, last)
         if self._upsert:  # the table has the rows, and nobody will ask for the files again
             for entry, _ in written:
@@ -183,16 +178,7 @@ class DeltaDriver(SinkDriver):
 
     def _check(self, ddl: Ddl, moved: Sequence[TableInfo], were: Sequence[TableInfo]) -> None:
         """Before any effect."""
-        if ddl.is_told and ddl.change is not None and ddl.change.type == Action.RECOVER_TABLE and ddl.tables:
-            raise NeedsHuman(
-                f"{ddl.description} brings back all rows of the table, and no change says which they are.",
-                "Create a new changefeed with initialCopy, or exclude the table by a filter rule.",
-            )
-        if self._upsert and ddl.is_told and ddl.change is not None and ddl.change.type in _WITHOUT_ROWS and ddl.before:
-            raise NeedsHuman(
-                f"{ddl.description} removes rows without a change for each: mode upsert can't delete them.",
-                "Ignore it with an event filter and delete the rows yourself, or create a new changefeed.",
-            )
+        check_rows_are_told(ddl, upsert=self._upsert)
         taken = {table.qualified for table in were}
         if any(table.qualified in taken for table in moved):
             raise NeedsHuman(

@@ -17,11 +17,11 @@ from changefeed.model.position import OP_DELETE, OP_UPDATE
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Entry
 from changefeed.sink.delta.shape import file_schema, identifier_columns
-from changefeed.sink.keyed import changes_of
-from changefeed.sink.parquet_file import LIBRARY, parquet_files, with_rows
 from changefeed.sink.records import Records
 from changefeed.sink.spool import Spool
 from changefeed.sink.stages import CpuTime
+from changefeed.sink.table_format.keyed import changes_of
+from changefeed.sink.table_format.parquet_file import LIBRARY, parquet_files, with_rows
 from changefeed.sink.typed import OP, typed
 
 #: What the bytes depend on beyond rows and config (rule 10).

@@ -7,11 +7,11 @@ other changefeed has; the id that is nothing else has the number of the log's re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from deltalake import DeltaTable, Transaction
 
 from changefeed.sink.contract import EntryId
+from changefeed.sink.table_format.relied import Relied
 
 LOG = "changefeed.log"  # of the table's configuration, since it was made
 RECORD = ""  # the id that is nothing but the log's name
@@ -19,17 +19,6 @@ EPOCH, TABLE, VERSION, TRUNCATED, LEFT = "/epoch", "/table-id", "/ddl-ts", "/tru
 
 _ENTRIES = 1 << 24  # of a plan, at most
 NONE = -1  # is before all others
-
-
-@dataclass(frozen=True)
-class ReliedOn:
-    """What is known to be in a table: a dispatcher's last entry, when the table had followed the DDL of `version`.
-
-    Later DDLs may end the dispatcher or move it elsewhere: a table of a higher version need not have the entry.
-    """
-
-    version: int
-    last: EntryId
 
 
 class Marks:
@@ -52,7 +41,7 @@ class Marks:
         """Whether the upstream's table is no longer this one: it was dropped, or renamed."""
         return self.of(LEFT) == self.of(VERSION) != 0
 
-    def lost(self, relied: Mapping[int, ReliedOn]) -> tuple[int, EntryId] | None:
+    def lost(self, relied: Mapping[int, Relied]) -> tuple[int, EntryId] | None:
         """A dispatcher whose entry, which is relied on, the table does not have."""
         version = self.of(VERSION)
         lacking = (

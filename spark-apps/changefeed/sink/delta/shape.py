@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from changefeed.errors import NeedsHuman
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.sink import keyed
+from changefeed.sink.table_format import keyed
 from changefeed.sink.typed import COMMIT_TS, OP, schema_of
 
 _REFUSED = re.compile(r"[ ,;{}()\n\t=]")

@@ -43,11 +43,11 @@ from changefeed.sink.delta.marks import (
     TRUNCATED,
     VERSION,
     Marks,
-    ReliedOn,
     done_name,
     transactions,
 )
 from changefeed.sink.delta.rows import arrow_schema, copied, emptied
+from changefeed.sink.table_format.relied import Relied
 
 _LOOKED_AT = 8  # versions that a driver before may not have synced
 RESTORE = "RESTORE the table to a version that has them, or create a new changefeed with a folder of its own."
@@ -97,7 +97,7 @@ class DeltaTables:
         endpoint: DeltaEndpoint,
         writer: DeltaWriter,
         patience: Patience,
-        relied: Mapping[int, Mapping[int, ReliedOn]] | None = None,
+        relied: Mapping[int, Mapping[int, Relied]] | None = None,
     ) -> None:
         """`relied`: what the log says of each table, by the id of the upstream's and by dispatcher."""
         self.endpoint, self._writer, self._patience = endpoint, writer, patience
@@ -269,14 +269,14 @@ class DeltaTables:
             raise self.forgotten(after)
         self._sync(after, found)
 
-    def rely(self, table_id: int, relied: Mapping[int, ReliedOn]) -> None:
+    def rely(self, table_id: int, relied: Mapping[int, Relied]) -> None:
         """It is to stay in the table from now on."""
         self._relied[table_id] = {**self._relied.get(table_id, {}), **relied}
 
     def followed(self, was: int, table_id: int, version: int, left: Iterable[int]) -> None:
         """A table has followed the DDL of `version`, with which it has another id, perhaps; `left`: dispatchers."""
         relied = self._relied.pop(was, {})
-        self._relied[table_id] = {each: ReliedOn(version, relied[each].last) for each in relied.keys() - set(left)}
+        self._relied[table_id] = {each: Relied(version, relied[each].last) for each in relied.keys() - set(left)}
 
     def forget(self, table_id: int) -> None:
         """The upstream has no such table any more."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,15 +12,14 @@ from changefeed.objectstore.open import canonical, open_store, probe_store
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.claim import SinkClaim, Taken, Versions, identity_downstream
-from changefeed.sink.contract import EntryId
 from changefeed.sink.iceberg.driver import IcebergDriver
 from changefeed.sink.iceberg.endpoint import CATALOG, IcebergEndpoint
 from changefeed.sink.iceberg.event_sink import IcebergJob
 from changefeed.sink.iceberg.files import FINGERPRINT
 from changefeed.sink.iceberg.layout import WAREHOUSE, FileNames
-from changefeed.sink.iceberg.marks import Relied
 from changefeed.sink.iceberg.shape import table_schema
 from changefeed.sink.iceberg.tables import LakeTables, TableWriter
+from changefeed.sink.table_format.relied import relied_on
 from changefeed.spec.field.location import in_bucket
 from changefeed.spec.field.secret import secret_folder
 from changefeed.spec.model import Changefeed
@@ -89,7 +87,7 @@ class IcebergClaim(SinkClaim):
         endpoint, epoch = self._endpoint, taken.state.epoch.number
         catalog = patience.call(endpoint.catalog_uri, endpoint.open)
         writer = TableWriter(identity_downstream(taken.state), epoch, poll_fence)
-        tables = LakeTables(catalog, endpoint.catalog_uri, writer, patience, self._relied(taken.state))
+        tables = LakeTables(catalog, endpoint.catalog_uri, writer, patience, relied_on(taken.state, self._tables))
         sink = IcebergDriver(endpoint, tables, self._upsert, self._tables)
         if epoch == _FIRST_EPOCH:
             sink.create()
@@ -97,15 +95,3 @@ class IcebergClaim(SinkClaim):
             {each: known for each, known in self._tables.items() if taken.state.is_redefined(each, known[0].hash)}
         )
         return sink
-
-    def _relied(self, state: State) -> dict[int, dict[int, Relied]]:
-        """What the log says of each table that it knows to be there, whoever has committed it."""
-        relied: dict[int, dict[int, Relied]] = defaultdict(dict)
-        for dispatcher, (table, _) in self._tables.items():
-            known = state.dispatchers.get(dispatcher)
-            if known is not None and known.table_version != state.first_version(dispatcher):
-                relied[table.id] |= {}  # a DDL has made it, or was followed
-            if known is not None and (newest := known.newest) is not None:
-                last = EntryId(newest.plan, newest.entry)
-                relied[table.id][dispatcher] = Relied(newest.table_version, last)
-        return relied

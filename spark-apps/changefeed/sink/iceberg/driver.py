@@ -19,7 +19,6 @@ from pyiceberg.table import Table
 from changefeed.errors import NeedsHuman
 from changefeed.log.records import CommitRecord, FileCommitted, PlanEntry
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.history import RENAMES
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.contract import Ddl, EntryId, SinkDriver
 from changefeed.sink.iceberg.endpoint import IcebergEndpoint, TableName
@@ -35,13 +34,11 @@ from changefeed.sink.iceberg.shape import (
 )
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots, data_file, empty_snapshot, same_snapshot
 from changefeed.sink.iceberg.tables import RESTORE, Change, InitialTable, LakeTables, schema_change
+from changefeed.sink.table_format.table_ddls import check_rows_are_told, origins
 
 RECORD, CHECKPOINT, TRUNCATED = "changefeed.record", "changefeed.checkpoint-ts", "changefeed.truncated-ts"
 
 AT_ONCE = 16  # tables
-_WITHOUT_ROWS = frozenset(
-    {Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION, Action.EXCHANGE_TABLE_PARTITION}
-)
 
 Written = tuple[PlanEntry, FileCommitted]
 
@@ -86,17 +83,14 @@ class IcebergDriver(SinkDriver):
     def execute(self, ddl: Ddl) -> None:
         before = {table.id: table for table in ddl.before.values()}
         after = {table.id: table for table in ddl.tables.values()}
-        self._check(ddl)
-        # Of another id under its name is the same table truncated or partitioned, not one that took a renamed one's.
-        is_renamed = ddl.change is not None and ddl.change.type in RENAMES
-        names = {} if is_renamed else {table.qualified: table for table in before.values()}
-        origins = {id_: before.get(id_) or names.get(table.qualified) for id_, table in after.items()}
-        stays = {table.id for table in origins.values() if table is not None}
+        check_rows_are_told(ddl, upsert=self._upsert)
+        known = origins(ddl)
+        stays = {table.id for table in known.values() if table is not None}
         for id_, table in before.items():
             if id_ not in stays and ddl.is_told and self._is_there(table):
                 self._tables.drop(self._endpoint.name(table))
-        self._rename([(was, after[id_]) for id_, was in origins.items() if was is not None])
-        for id_, was in origins.items():
+        self._rename([(was, after[id_]) for id_, was in known.items() if was is not None])
+        for id_, was in known.items():
             if was is None:
                 self._tables.create(self._endpoint.name(after[id_]), self._define(after[id_], ddl.ts))
             self._follow(ddl, was or after[id_], after[id_], is_told=ddl.is_told)
@@ -166,19 +160,6 @@ class IcebergDriver(SinkDriver):
 
     def _read(self, found: Table, path: str, keys: Sequence[int] = ()) -> DataFile | None:
         return data_file(found, self._endpoint.location(path), keys)
-
-    def _check(self, ddl: Ddl) -> None:
-        """Before any effect: what changes rows that no change says."""
-        if ddl.is_told and ddl.change is not None and ddl.change.type == Action.RECOVER_TABLE and ddl.tables:
-            raise NeedsHuman(
-                f"{ddl.description} brings back all rows of the table, and no change says which they are.",
-                "Create a new changefeed with initialCopy, or exclude the table by a filter rule.",
-            )
-        if self._upsert and ddl.is_told and ddl.change is not None and ddl.change.type in _WITHOUT_ROWS and ddl.before:
-            raise NeedsHuman(
-                f"{ddl.description} removes rows without a change for each: mode upsert can't delete them.",
-                "Ignore it with an event filter and delete the rows yourself, or create a new changefeed.",
-            )
 
     def _is_there(self, table: TableInfo) -> bool:
         found = self._tables.find(self._endpoint.name(table))

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from changefeed.sink.contract import EntryId
+from changefeed.sink.table_format.relied import Relied
 
 LOG, EPOCH, TABLE, VERSION = "changefeed.log", "changefeed.epoch", "changefeed.table-id", "changefeed.version"
 DONE = "changefeed.done."
 SNAPSHOT = "changefeed.snapshot"  # the changefeed's last one: its id and its sequence number
 NONE = EntryId(0, -1)  # is before all others
-
-
-@dataclass(frozen=True)
-class Relied:
-    """What is known to be in a table: a dispatcher's last entry, when the table had followed the DDL of `version`.
-
-    Later DDLs may end the dispatcher or move it elsewhere: a table of a higher version need not have the entry.
-    """
-
-    version: int
-    last: EntryId
 
 
 def done(table: Table) -> dict[int, EntryId]:

@@ -24,7 +24,7 @@ from pyiceberg.types import (
 
 from changefeed.errors import NeedsHuman
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.sink import keyed
+from changefeed.sink.table_format import keyed
 from changefeed.sink.typed import COMMIT_TS, OP, schema_of
 
 _ID = b"PARQUET:field_id"

@@ -74,7 +74,6 @@ from changefeed.sink.iceberg.marks import (
     LOG,
     TABLE,
     VERSION,
-    Relied,
     done,
     id_of,
     lost,
@@ -82,6 +81,7 @@ from changefeed.sink.iceberg.marks import (
     snapshot_property,
     version_of,
 )
+from changefeed.sink.table_format.relied import Relied
 
 _SETTINGS = {
     "write.metadata.delete-after-commit.enabled": "true",

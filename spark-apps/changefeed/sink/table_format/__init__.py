@@ -1,0 +1,1 @@
+"""What tables of Iceberg and of Delta Lake have in common."""
