@@ -205,9 +205,13 @@ class Driver(Process):
             attempt=0,
             host="h",
             pid=1,
-            config={"written by": self.nonce},
+            config={"written by": self.nonce, "spec": self._spec()},
             versions={},
         )
+
+    def _spec(self) -> dict[str, str]:
+        target_ts = self.world.upstream.target_ts
+        return {} if target_ts is None else {"targetTs": str(target_ts)}
 
     def _work(self, owner: Owner) -> None:
         now = self.world.time.now

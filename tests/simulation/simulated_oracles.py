@@ -32,7 +32,7 @@ from simulated_transactions import START_TS, Row
 from simulated_upstream import Upstream
 
 
-def file_body(config: Mapping[str, str], pd_ms: int, info: Mapping[str, Any], rows: Sequence[Row]) -> bytes:
+def file_body(config: Mapping[str, Any], pd_ms: int, info: Mapping[str, Any], rows: Sequence[Row]) -> bytes:
     """A data file: all that may reach its bytes (rule 10), then its rows."""
     described = f"{info['name']} {info['cols'][0]['name']}"
     return repr((config["written by"], pd_ms, described, [tuple(row) for row in rows])).encode()
@@ -52,7 +52,7 @@ class Oracles:
         self.state = State()
         self.states = [State()]  # after record n
         self.records = [b""]
-        self._configs: dict[int, Mapping[str, str]] = {}  # of a plan's record
+        self._configs: dict[int, Mapping[str, Any]] = {}  # of a plan's record
         self._plans: dict[str, tuple[PlanRecord, PlanEntry]] = {}  # by path of a data file
         self._entries: dict[tuple[int, int], PlanEntry] = {}  # by plan and place in it
         self._planned: dict[int, list[PlanEntry]] = defaultdict(list)  # by dispatcher
