@@ -165,6 +165,7 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	$(PY) tests/integration/support/integration_crash_table.py bench/results/crash-points-databases.md mysql kafka
 	$(PY) tests/integration/support/integration_crash_table.py bench/results/crash-points-iceberg.md changelog upsert
 	$(PY) tests/integration/support/integration_crash_table.py bench/results/crash-points-delta.md delta-changelog delta-upsert
+	$(PY) tests/integration/support/integration_crash_table.py bench/results/crash-points-postgresql.md slot
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/owner_scale.py --out bench/results/owner_scale.json
 	$(PY) bench/planner_scale.py

@@ -41,6 +41,10 @@ def test_rule_16_and_25_a_process_may_die_or_sleep_at_any_point_of_an_iceberg_ta
     check_a_part(kind, tmp_path, "crash-points-iceberg.md")
 
 
+def test_rule_14_and_25_a_process_may_die_or_sleep_at_any_point_of_a_slot(tmp_path: Path) -> None:
+    check_a_part("slot", tmp_path, "crash-points-postgresql.md")
+
+
 def check_a_part(kind: Kind, folder: Path, listed: str) -> Outcome:
     turn = _commit() % PARTS
     outcome = enumerate_all(kind, folder, PARTS, turn)

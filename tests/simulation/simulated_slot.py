@@ -182,8 +182,6 @@ class Puller:
             self._chain = None  # cut off
         elif self.subscriptions.settle():
             self._server.reader = self._chain = None
-        elif self._common_ts is not None and not self._world.is_whole(self):
-            pass  # a driver gives a puller all tables at once: one that it keeps back is not known to have been read
         elif not self.subscriptions.all_rest:
             self._read(self._chain)
 
@@ -367,7 +365,7 @@ class SlotWorld:
         assert self._puller is not None
         self._sub_ids += 1
         self._subscribed[self._sub_ids] = Subscription(table, start_ts)
-        self._puller.subscriptions.subscribe(self._sub_ids, table, start_ts)
+        self._puller.subscriptions.subscribe(self._sub_ids, table, start_ts, reached_ts=max(self._arrived.values()))
 
     def _step(self) -> None:
         server, rng = self.server, self.rng
@@ -478,10 +476,6 @@ class SlotWorld:
         self.server.commit_message(newest=True)
 
     # What a puller brings.
-
-    def is_whole(self, puller: Puller) -> bool:
-        """Whether it has all tables."""
-        return puller is not self._puller or len(self._subscribed) == len(_TABLES)
 
     def rows(self, puller: Puller, sub_id: int, rows: list[tuple[int, int]]) -> None:
         if puller is self._puller and (subscription := self._subscribed.get(sub_id)) is not None:

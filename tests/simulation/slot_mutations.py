@@ -223,7 +223,15 @@ SLOT_MUTATIONS = (
         "who has read the least says what was read",
         SlotSubscriptions,
         "reached_ts",
-        "max((subscription.from_ts for subscription in self._all.values()), default=None)",
-        "min((subscription.from_ts for subscription in self._all.values()), default=None)",
+        "max(self._reached_ts, *(subscription.from_ts for subscription in self._all.values()))",
+        "min((subscription.from_ts for subscription in self._all.values()))",
+    ),
+    Mutation(
+        SLOT_CORE,
+        "what tables have read that nobody pulls now counts for nothing",
+        SlotSubscriptions,
+        "reached_ts",
+        "max(self._reached_ts, *(subscription.from_ts for subscription in self._all.values()))",
+        "max((subscription.from_ts for subscription in self._all.values()))",
     ),
 )

@@ -254,7 +254,15 @@ class PullerTask:
                 self._pipeline.register(asked.sub_id, asked.start_ts)
                 self._reports.subscribed(asked.sub_id)
                 copy = TableCopy(asked.copy.from_ts, tuple(asked.copy.bounds)) if asked.HasField("copy") else None
-                self._feed.subscribe(asked.sub_id, asked.span_id, asked.start_key, asked.end_key, asked.start_ts, copy)
+                self._feed.subscribe(
+                    asked.sub_id,
+                    asked.span_id,
+                    asked.start_key,
+                    asked.end_key,
+                    asked.start_ts,
+                    copy,
+                    asked.reached_ts,
+                )
             case "release":
                 self._feed.release(command.release.sub_id)
                 self._let_go(command.release.sub_id)

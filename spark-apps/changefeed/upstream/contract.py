@@ -164,7 +164,14 @@ class Feed(Protocol):
     ) -> None: ...
 
     def subscribe(
-        self, sub_id: int, span_id: int, start_key: bytes, end_key: bytes, start_ts: int, copy: TableCopy | None = None
+        self,
+        sub_id: int,
+        span_id: int,
+        start_key: bytes,
+        end_key: bytes,
+        start_ts: int,
+        copy: TableCopy | None = None,
+        reached_ts: int = 0,
     ) -> None:
         """Pull rows of the physical table `span_id` with commit_ts > start_ts.
 
@@ -174,6 +181,8 @@ class Feed(Protocol):
         `copy`: start_ts is inside of it. Then the rows as of `copy.ts` come first, chunk by chunk of
         `copy.chunks(start_ts)`: as inserts at the chunk's ts with start_ts 0, and a Resolved behind each chunk. One at
         `copy.ts` is behind all of them, and changes above it follow.
+
+        `reached_ts`: no row above it has been read of any table, also of those that nobody pulls now.
         """
         ...
 

@@ -187,20 +187,22 @@ class Stopped(_message.Message):
     def __init__(self, store_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("sub_id", "span_id", "start_key", "end_key", "start_ts", "copy")
+    __slots__ = ("sub_id", "span_id", "start_key", "end_key", "start_ts", "copy", "reached_ts")
     SUB_ID_FIELD_NUMBER: _ClassVar[int]
     SPAN_ID_FIELD_NUMBER: _ClassVar[int]
     START_KEY_FIELD_NUMBER: _ClassVar[int]
     END_KEY_FIELD_NUMBER: _ClassVar[int]
     START_TS_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
+    REACHED_TS_FIELD_NUMBER: _ClassVar[int]
     sub_id: int
     span_id: int
     start_key: bytes
     end_key: bytes
     start_ts: int
     copy: Copy
-    def __init__(self, sub_id: _Optional[int] = ..., span_id: _Optional[int] = ..., start_key: _Optional[bytes] = ..., end_key: _Optional[bytes] = ..., start_ts: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ...) -> None: ...
+    reached_ts: int
+    def __init__(self, sub_id: _Optional[int] = ..., span_id: _Optional[int] = ..., start_key: _Optional[bytes] = ..., end_key: _Optional[bytes] = ..., start_ts: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., reached_ts: _Optional[int] = ...) -> None: ...
 
 class Copy(_message.Message):
     __slots__ = ("from_ts", "bounds")

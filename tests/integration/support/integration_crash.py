@@ -17,6 +17,8 @@ from integration_mariadb import running as mariadb_running
 from integration_points_databases import KAFKA, MYSQL
 from integration_points_delta import DELTA
 from integration_points_iceberg import ICEBERG
+from integration_points_slot import SLOT
+from integration_postgresql import running as postgresql_running
 from integration_processes import Nursery, Process, nursery
 from integration_standing import Broken, History, Watch, World, upstream
 from integration_standing_delta import DeltaWorld
@@ -25,8 +27,9 @@ from integration_standing_iceberg import IcebergWorld
 from integration_standing_kafka import KafkaWorld
 from integration_standing_lake import Mode
 from integration_standing_mysql import MysqlWorld
+from integration_standing_slot import PASSWORD, USER, SlotWorld
 
-Kind = Literal["files", "mysql", "kafka", "changelog", "upsert", "delta-changelog", "delta-upsert"]
+Kind = Literal["files", "mysql", "kafka", "changelog", "upsert", "delta-changelog", "delta-upsert", "slot"]
 
 AT_MOST = 4  # of one point's passages: the first, the second, the one in the middle, the last
 NOT_PASSED = "not passed so often by these runs"
@@ -42,21 +45,28 @@ _LOG = tuple(
 
 @dataclass(frozen=True)
 class Choice:
-    """What of a sink's runs is harmed: all, or the points whose names begin with one of `begins`, in fewer passages."""
+    """What of runs is harmed: all, or the points whose names begin with one of `begins`, in fewer passages.
+
+    `is_less_later`: of those after a takeover, the first passage is enough, without the log.
+    """
 
     begins: tuple[str, ...] = ()
+    is_less_later: bool = True
 
     def has(self, takeover: bool, point: str) -> bool:
-        return not self.begins or point.startswith(self.begins) or (point in _LOG and not takeover)
+        return not self.begins or point.startswith(self.begins) or (point in _LOG and not self._is_less(takeover))
 
     def kills(self, takeover: bool, passed: int) -> list[int]:
         """The passages. The last of many may not come in each run: how often a point is passed is a matter of time."""
         if not self.begins:
             return chosen(passed)
-        return [1] if takeover else sorted({1, (passed + 1) // 2, passed - passed // 8})
+        return [1] if self._is_less(takeover) else sorted({1, (passed + 1) // 2, passed - passed // 8})
 
     def may_freeze(self, takeover: bool, point: str) -> bool:
-        return may_freeze(point) and not (self.begins and takeover)
+        return may_freeze(point) and not (self.begins and self._is_less(takeover))
+
+    def _is_less(self, takeover: bool) -> bool:
+        return takeover and self.is_less_later
 
 
 CHOICES: dict[Kind, Choice] = {
@@ -67,6 +77,7 @@ CHOICES: dict[Kind, Choice] = {
     "upsert": Choice(ICEBERG),
     "delta-changelog": Choice(DELTA),
     "delta-upsert": Choice(DELTA),
+    "slot": Choice(SLOT, is_less_later=False),
 }
 
 
@@ -186,8 +197,19 @@ class Lane:
 
 
 @contextmanager
-def worlds(kind: Kind, history: History, forked: Nursery, folder: Path) -> Iterator[Sequence[World]]:
+def worlds(kind: Kind, forked: Nursery, folder: Path) -> Iterator[Sequence[World]]:
     """As many as runs may be under way at once."""
+    if kind == "slot":
+        with ExitStack() as stack:
+            databases = [stack.enter_context(postgresql_running(USER, PASSWORD)) for _ in range(2)]
+            folders = [_folder(folder / str(number)) / "world" for number in range(2)]
+            yield [SlotWorld(forked, *each) for each in zip(folders, databases, strict=True)]
+        return
+    with upstream(truncated=kind != "files", indexed=kind == "mysql") as history:
+        yield from _worlds(kind, history, forked, folder)
+
+
+def _worlds(kind: Kind, history: History, forked: Nursery, folder: Path) -> Iterator[Sequence[World]]:
     if kind == "files":
         yield [FileWorld(history, forked, folder / str(number) / "world") for number in range(3)]
         return
@@ -228,9 +250,8 @@ def enumerate_all(kind: Kind, folder: Path, share: int = 1, turn: int = 0) -> Ou
     began = time.monotonic()
     choice = CHOICES[kind]
     with (
-        upstream(truncated=kind != "files", indexed=kind == "mysql") as history,
         nursery() as forked,
-        worlds(kind, history, forked, folder) as there,
+        worlds(kind, forked, folder) as there,
     ):
         lanes = [Lane(world) for world in there]
         passages = lanes[0].passages()

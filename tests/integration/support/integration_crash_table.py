@@ -1,6 +1,6 @@
 """The lists of all points, made by the runs, in bench/results: `integration_crash_table.py FILE files` writes
 crash-points.md, `... FILE mysql kafka` crash-points-databases.md, `... FILE changelog upsert` crash-points-iceberg.md,
-`... FILE delta-changelog delta-upsert` crash-points-delta.md.
+`... FILE delta-changelog delta-upsert` crash-points-delta.md, `... FILE slot` crash-points-postgresql.md.
 """
 
 from __future__ import annotations
@@ -36,6 +36,22 @@ _SECTIONS: dict[Kind, Sequence[tuple[bool, str, str]]] = {
     "upsert": (
         (False, "Tables by primary key, from the start", _ADDED),
         (True, "Tables by primary key, after a takeover", "The driver before has died as for changelogs."),
+    ),
+    "delta-changelog": (
+        (False, "Changelogs, from the start", _ADDED),
+        (True, "Changelogs, after a takeover", "The driver before has died with one of a plan's files committed."),
+    ),
+    "delta-upsert": (
+        (False, "Tables by primary key, from the start", _ADDED),
+        (True, "Tables by primary key, after a takeover", "The driver before has died as for changelogs."),
+    ),
+    "slot": (
+        (False, "From the start", "Every point that a first run passes, of the slot and of the log's records."),
+        (
+            True,
+            "After a takeover",
+            "The driver before has died with a plan's first file put, and changes wait in the slot.",
+        ),
     ),
 }
 
@@ -177,6 +193,33 @@ log.
 ## Broken
 """
 
+_HEAD_OF_SLOT = """# What is left when a process dies that reads a PostgreSQL
+
+Made by `make evidence`, not by hand. [The runs](../../tests/integration/support/integration_crash.py) pass {points}
+named points {passages} times. {killed} runs were killed by SIGKILL at one of them, each followed by a run that resumes
+from what it finds. {frozen} were frozen by SIGSTOP, taken over, and woken once the other run had finished. Broken
+promises: {broken}.
+
+The server is real, and so are files and gRPC; the process is a whole changefeed: driver, puller, tasks, without Spark.
+A run from the start makes its slot and copies three tables. One after a takeover reads transactions over all of them,
+an added column and a table that is emptied. The tables list the points of the slot, of data files and, of the log, the
+records of plans, commits and DDLs. Of each point the first, the middle and a late passage are taken. When a record is
+written is a matter of time here, so files need not have the same bytes each time.
+
+A *point* is a moment in a call: *before* it, or when it is *done*; for a file, those of
+[crash-points.md](crash-points.md). The slot is *confirmed* behind what the log has as durable: the server removes what
+is before.
+
+After each recovery, what is replayed of the files is what the tables have; no change is there twice, each transaction
+is whole; no data file was written twice; a reader who looked before, between and after never saw `metadata` or an index
+go back; and no temporary file, spooled file or segment of a dead driver is left.
+
+*Woken* is how the frozen run ended after it was taken over; nothing that it did changed a file or the log. These runs
+ended as {ends}.
+
+## Broken
+"""
+
 _HEADS: dict[Kind, str] = {
     "files": _HEAD,
     "mysql": _HEAD_OF_DATABASES,
@@ -185,6 +228,7 @@ _HEADS: dict[Kind, str] = {
     "upsert": _HEAD_OF_ICEBERG,
     "delta-changelog": _HEAD_OF_DELTA,
     "delta-upsert": _HEAD_OF_DELTA,
+    "slot": _HEAD_OF_SLOT,
 }
 
 

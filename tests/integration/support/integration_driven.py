@@ -49,6 +49,7 @@ from integration_points_databases import install as install_databases
 from integration_points_databases import name_progress_topic
 from integration_points_delta import install as install_delta
 from integration_points_iceberg import install as install_iceberg
+from integration_points_slot import install as install_slot
 from integration_processes import Say
 from integration_several_plans import PLAN_BYTES
 from integration_several_plans import install as install_several_plans
@@ -96,8 +97,8 @@ def drive(
     say: Say,
     resource: dict[str, Any],
     folder: str,
-    steps: list[int],
-    next_day: int,
+    steps: list[int] | None = None,
+    next_day: int = 0,
     point: str | None = None,
     at: int = 1,
     then: str = "kill",
@@ -105,22 +106,27 @@ def drive(
     shared: bool = False,
     clock_off_s: float = 0.0,
     elsewhere: bool = False,
+    secrets: str = "",
 ) -> None:
     """`changefeed run`. The upstream's DDL span resolves to one of `steps` after the other, each once the one before it
     is in the log; PD's clock stands at noon, behind `next_day`, one of the steps, at that of the next day. So a short
-    history that stands already gives the same files in every run, whenever the run before it has died.
+    history that stands already gives the same files in every run, whenever the run before it has died. Without `steps`
+    it goes on as it comes.
 
     `shared`: several can hold the state and the sink, as in S3. `clock_off_s`: of this process's wall clock.
+    `secrets`: a folder of them.
     """
     points = _points(say, point, at, then, shared)
     if kafka := resource["spec"]["sink"].get("kafka"):
         name_progress_topic(urlsplit(kafka["uri"]).path.strip("/"))
     _set_clock(clock_off_s)
-    install_several_plans(_follow_steps(steps, next_day))
+    if steps:
+        install_several_plans(_follow_steps(steps, next_day))
     driver_module.pace_of = _pace_of  # type: ignore[attr-defined]
     checkpoint_module.RECORD_INTERVAL_S = 0.0
     status: Any = StatusFile(Path(folder) / "status", points)
-    options = RunOptions(metrics_port=0, attempt=attempt, status=status)
+    secrets_dir = Path(secrets) if secrets else None
+    options = RunOptions(metrics_port=0, attempt=attempt, status=status, secrets_dir=secrets_dir)
     execution = Elsewhere(say) if elsewhere else InProcessExecution()
     try:
         outcome = driver_module.run(parse(json.dumps(resource)), options, execution, Seen())
@@ -182,6 +188,7 @@ def _points(say: Say, point: str | None, at: int, then: str, shared: bool) -> Po
     install_databases(points)
     install_iceberg(points)
     install_delta(points)
+    install_slot(points)
     segment_module.CURVE_STEP = 1  # the planner knows the ts of each row
     spool_module.IN_MEMORY_BYTES = 0  # what is encoded is a file until it is put
     return points

@@ -281,6 +281,15 @@ def test_rule_17_a_held_span_stands_where_it_is_and_goes_on_from_there() -> None
     assert [c.start_ts for c in subscribed(spans.resume([SPAN]))] == [120]
 
 
+def test_who_pulls_is_told_how_far_any_span_was_read_also_one_that_is_held() -> None:
+    spans, sub = one_span()
+    spans.add_span(SPAN + 1, b"b", b"c", 90)
+    assert [each.reached_ts for each in subscribed(spans.add_span(SPAN + 2, b"c", b"d", 90))] == [100]
+    spans.on_report(0, report(s.resolved(sub, 155, 0)))
+    spans.hold([SPAN])
+    assert {each.span_id: each.reached_ts for each in join(spans, 0)} == {SPAN + 1: 155, SPAN + 2: 155}
+
+
 def test_rule_17_held_spans_and_those_that_run_again_are_in_the_minimum() -> None:
     spans = Spans(1)
     for span_id in (1, 2):

@@ -205,14 +205,16 @@ async def test_who_comes_late_makes_the_stream_begin_anew(monkeypatch: pytest.Mo
     assert [each.ts for each in run.events if isinstance(each, SchemaNews)] == [30, 40]
 
 
-@pytest.mark.parametrize(("start_ts", "may_go_on"), [(20, True), (21, False)])
+@pytest.mark.parametrize(
+    ("start_ts", "reached_ts", "may_go_on"), [(20, 0, True), (21, 0, False), (15, 20, True), (15, 21, False)]
+)
 async def test_a_server_that_has_taken_over_must_have_what_was_read(
-    monkeypatch: pytest.MonkeyPatch, start_ts: int, may_go_on: bool
+    monkeypatch: pytest.MonkeyPatch, start_ts: int, reached_ts: int, may_go_on: bool
 ) -> None:
     run = Run(monkeypatch, [taken(20), taken(30, 25), taken(30)], [taken(20), taken(30, 25), taken(30)])
     run.reader.common_ts = 20
     async with run.feed as feed:
-        feed.subscribe(1, T, b"", b"", start_ts)
+        feed.subscribe(1, T, b"", b"", start_ts, None, reached_ts)
         await run.until(
             lambda: any(each == Resolved(1, 30) or isinstance(each, SubscriptionFailed) for each in run.events)
         )

@@ -91,7 +91,19 @@ def test_7_who_comes_while_bytes_are_looked_at_waits() -> None:
     assert not found.sent(2, 30)
 
 
-def test_8_who_is_copied_looks_at_what_is_above_the_copy_and_begins_anew_with_all_others_that_are() -> None:
+def test_8_what_was_read_of_tables_that_nobody_pulls_now_counts() -> None:
+    found = made((1, A, 10), (2, B, 20))
+    assert found.reached_ts == 20
+    found.release(2)
+    assert found.reached_ts == 20
+    found.subscribe(3, B, 15, reached_ts=30)
+    assert found.reached_ts == 30
+    found.release(1)
+    found.release(3)
+    assert found.reached_ts is None, "nobody is there to be told of anything"
+
+
+def test_9_who_is_copied_looks_at_what_is_above_the_copy_and_begins_anew_with_all_others_that_are() -> None:
     copies = TableCopy(5, (b"", b"a", b"b")), TableCopy(5, (b"", b"b"))
     found = SlotSubscriptions()
     found.subscribe(1, A, 5, copies[0])

@@ -70,7 +70,9 @@ class RowFeed(Looking, contract.Feed):
         self._reached: dict[int, tuple[int, int]] = {}  # by subscription: table, ts
         self._held: set[int] = set()
 
-    def subscribe(self, sub_id: int, span_id: int, start: bytes, end: bytes, start_ts: int, copy: Any = None) -> None:
+    def subscribe(
+        self, sub_id: int, span_id: int, start: bytes, end: bytes, start_ts: int, copy: Any = None, reached_ts: int = 0
+    ) -> None:
         self._reached[sub_id] = (span_id, start_ts)
 
     def release(self, sub_id: int) -> None:

@@ -35,6 +35,7 @@ class Assignments:
         self._streams: dict[int, Stream] = {}
         self._parts: dict[int, SpanPart] = {}  # by sub_id
         self._last_sub_id = 0
+        self._reached_ts = 0  # by all spans
 
     def __len__(self) -> int:
         """How many parts are pulled."""
@@ -63,11 +64,13 @@ class Assignments:
 
     def begin(self, span: Span) -> list[tuple[int, pb.Command]]:
         """Have each part that nobody pulls pulled from where the span stands, if its puller is here."""
+        self._reached_ts = max(self._reached_ts, span.read_ts)
         idle = [part for part in span.parts if not part.sub_id and part.puller in self._streams]
         return [(part.puller, pb.Command(subscribe=self._subscribe(span, part))) for part in idle if not span.held]
 
     def end(self, span: Span) -> list[tuple[int, pb.Command]]:
         """End all of the span; what they have said of it and what counts of that stays."""
+        self._reached_ts = max(self._reached_ts, span.read_ts)
         commands = []
         for part in [part for part in span.parts if part.sub_id]:
             if stream := self._streams.get(part.puller):
@@ -125,6 +128,7 @@ class Assignments:
             start_key=part.start_key,
             end_key=part.end_key,
             start_ts=span.start_ts,
+            reached_ts=self._reached_ts,
         )
         if span.copy is not None and span.is_being_copied:
             subscribe.copy.CopyFrom(pb.Copy(from_ts=span.copy.from_ts, bounds=span.copy.bounds))

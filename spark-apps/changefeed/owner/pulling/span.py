@@ -94,6 +94,11 @@ class Span:
         return self.copy is not None and self.copy.is_under_way(self.resolved_ts)
 
     @property
+    def read_ts(self) -> int:
+        """No row of it above this has been read: rows that are copied are as of the copy's ts."""
+        return self.copy.ts if self.copy is not None and self.is_being_copied else self.resolved_ts
+
+    @property
     def is_pulled(self) -> bool:
         """Whether anybody pulls any part of it."""
         return any(part.sub_id for part in self.parts)

@@ -120,10 +120,17 @@ class SlotFeed(Feed):
             self._thread.shutdown(wait=False)
 
     def subscribe(
-        self, sub_id: int, span_id: int, start_key: bytes, end_key: bytes, start_ts: int, copy: TableCopy | None = None
+        self,
+        sub_id: int,
+        span_id: int,
+        start_key: bytes,
+        end_key: bytes,
+        start_ts: int,
+        copy: TableCopy | None = None,
+        reached_ts: int = 0,
     ) -> None:
         """As Feed.subscribe. A table has no parts."""
-        self._subscriptions.subscribe(sub_id, span_id, start_ts, copy)
+        self._subscriptions.subscribe(sub_id, span_id, start_ts, copy, reached_ts)
         self.metrics.registrations += 1
         self._look()
 

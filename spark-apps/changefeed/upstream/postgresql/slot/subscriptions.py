@@ -12,7 +12,9 @@ that have been handed on. It is *joined* while all its rows above that are still
 5. *All are held.* The stream rests where it is, so that they can resume there.
 6. *The stream's first anchor is above the sent_ts of one.* Its history is gone.
 7. *One joins while some bytes are looked at.* It must wait until that is over: nobody has looked for its rows in them.
-8. *One's table is copied.* It joins as one that wants what is above the ts of the copy, and nothing is handed on of its
+8. *Another server takes over.* Whether it has all that was read is asked of all tables: of those that are not
+   subscribed now, too, as their owner holds them back, or has yet to subscribe them with a puller that is new.
+9. *One's table is copied.* It joins as one that wants what is above the ts of the copy, and nothing is handed on of its
    rows: they are looked at (feed). When all its chunks are there, it must begin in the stream anew, and does that with
    all others that are copied meanwhile.
 """
@@ -63,17 +65,22 @@ class SlotSubscriptions:
 
     def __init__(self) -> None:
         self._all: dict[int, _Taker] = {}
+        self._reached_ts = 0  # by those that are no more, or that others pulled
         self.position: int | None = None
 
-    def subscribe(self, sub_id: int, table: int, start_ts: int, copy: TableCopy | None = None) -> None:
-        """It wants rows above start_ts; `copy`: which is inside of it."""
+    def subscribe(
+        self, sub_id: int, table: int, start_ts: int, copy: TableCopy | None = None, reached_ts: int = 0
+    ) -> None:
+        """It wants rows above start_ts; `copy`: which is inside of it. `reached_ts`: as of Feed.subscribe."""
         if sub_id in self._all:
             raise ProtocolViolation(f"Subscription {sub_id} exists already.", "Give each assignment a fresh sub_id.")
         self._all[sub_id] = _Taker(table, start_ts, copy)
+        self._reached_ts = max(self._reached_ts, reached_ts)
 
     def release(self, sub_id: int) -> None:
         """Nothing is for it any more. Unknown: nothing happens."""
-        self._all.pop(sub_id, None)
+        if (subscription := self._all.pop(sub_id, None)) is not None:
+            self._reached_ts = max(self._reached_ts, subscription.from_ts)
 
     def hold(self, sub_id: int) -> None:
         """Nothing is for it until it resumes. Unknown: nothing happens."""
@@ -122,8 +129,10 @@ class SlotSubscriptions:
 
     @property
     def reached_ts(self) -> int | None:
-        """Nobody has anything of what is above it: of a copy, its rows are as of its ts. None: there is nobody."""
-        return max((subscription.from_ts for subscription in self._all.values()), default=None)
+        """Nobody has had anything of what is above it: of a copy, its rows are as of its ts. None: there is nobody."""
+        if not self._all:
+            return None
+        return max(self._reached_ts, *(subscription.from_ts for subscription in self._all.values()))
 
     def tables(self) -> frozenset[int]:
         """Whose rows are wanted in what arrives next."""

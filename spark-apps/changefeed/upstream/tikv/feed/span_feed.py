@@ -134,8 +134,9 @@ class SpanFeed:
         end_key: bytes,
         start_ts: int,
         copy: TableCopy | None = None,
+        reached_ts: int = 0,
     ) -> None:
-        """As Feed.subscribe."""
+        """As Feed.subscribe. A cluster loses nothing that was read of it."""
         first, end = table_span(span_id)
         if sub_id in self._subscriptions:
             raise ProtocolViolation(f"Subscription {sub_id} exists already.", "Give each assignment a fresh sub_id.")
