@@ -19,13 +19,13 @@ UV := VIRTUAL_ENV=.venv .venv/bin/uv
 TOPICS := $(PY) tests/consumers/consumers_topic_reference.py
 POSTGRESQL_TYPES := $(PY) tests/consumers/consumers_postgresql_types.py
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
-CODE := spark-apps devcluster operator tests bench examples images deploy
+CODE := spark-apps devcluster operator tests bench examples images deploy release
 
 CORPUS ?= ../shared/corpus
 
 .PHONY: help demo test test-quick test-unit test-corpus test-simulation simulate mutations test-integration test-cluster lint generate \
 	check-generated manifests collations consumers \
-	lock images check-images bench evidence clean java classes
+	lock images check-images release bench evidence clean java classes
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -142,6 +142,12 @@ check-images: ## rebuild the images from scratch and check that the digests matc
 	rm -rf build/again
 	$(IMAGES) --out build/again/images --no-sboms
 	for image in operator spark; do cmp build/images/$$image/index.json build/again/images/$$image/index.json; done
+
+RELEASE := $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(KEY),--key $(KEY))
+
+release: $(STAMP) ## write a release of HEAD to dist/; with REGISTRY=HOST/PATH and KEY=FILE or keyless, push and sign it (VERSION=1.2.3)
+	@$(PY) tests/cluster/cluster_programs.py helm $(if $(REGISTRY),crane cosign)
+	@PYTHONPATH=tests/cluster $(PY) -m release --version "$(VERSION)" $(RELEASE)
 
 bench: $(STAMP) classes ## run benchmarks; writes bench/out/bench.json and bench/out/performance.md
 	$(PY) bench/bench.py

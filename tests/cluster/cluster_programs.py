@@ -34,6 +34,10 @@ _TOGETHER = {
     "github.com/helm-unittest/helm-unittest": "v1.0.3",
     "github.com/coredns/coredns": "v1.14.7",
 }
+_CRANE = "github.com/google/go-containerregistry"
+_COSIGN = "github.com/sigstore/cosign/v3"
+_REGISTRY = "github.com/distribution/distribution/v3"
+_ACTIONLINT = "github.com/rhysd/actionlint"
 _STAMP = "k8s.io/component-base/version"
 
 
@@ -104,6 +108,11 @@ PROGRAMS = {
     "versitygw": GoProgram("github.com/versity/versitygw", "v1.8.0", "github.com/versity/versitygw/cmd/versitygw"),
     "coredns": _together("github.com/coredns/coredns", source="coredns.go"),
     "pause": GoProgram("", "v1", ".", source="pause.go"),
+    # For releases (release/): they are pushed by crane, signed by cosign, in tests to a registry; and CI's workflows.
+    "crane": GoProgram(_CRANE, "v0.22.1", f"{_CRANE}/cmd/crane"),
+    "cosign": GoProgram(_COSIGN, "v3.1.3", f"{_COSIGN}/cmd/cosign"),
+    "registry": GoProgram(_REGISTRY, "v3.1.2", f"{_REGISTRY}/cmd/registry"),
+    "actionlint": GoProgram(_ACTIONLINT, "v1.7.12", f"{_ACTIONLINT}/cmd/actionlint"),
 }
 
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-CODE = ("spark-apps", "operator", "devcluster", "bench", "tests", "docs", "examples", "images", "charts", "deploy")
+CODE = (
+    *("spark-apps", "operator", "devcluster", "bench", "tests", "docs", "examples", "images", "charts", "deploy"),
+    "release",
+)
 #: What a document shows of a sink that a reader adds.
 EXAMPLE = "mykind"
 NAMED = re.compile(r"`([a-z_]\w*(?:/[a-z_]\w*)+)(?:\.\w+)*`")

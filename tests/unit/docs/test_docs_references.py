@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("bench", "charts", "deploy", "devcluster", "docs", "examples", "images", "operator", "spark-apps", "tests")
+FOLDERS = (
+    *("bench", "charts", "deploy", "devcluster", "docs", "examples", "images", "operator", "release", "spark-apps"),
+    "tests",
+)
 FILES = frozenset({".md", ".proto", ".py", ".sh", ".toml", ".txt", ".yaml"})
 REFERENCE = re.compile(r"(?<![\w/.-])(docs/[\w/-]+\.md)")
 #: A line's end inside a reference, with what begins the next line of a comment.

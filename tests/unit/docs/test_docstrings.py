@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-CODE = ("spark-apps", "devcluster", "operator", "tests", "bench", "examples", "images", "deploy")
+CODE = ("spark-apps", "devcluster", "operator", "tests", "bench", "examples", "images", "deploy", "release")
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
