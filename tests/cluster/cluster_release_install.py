@@ -24,7 +24,7 @@ from cluster_network import Bridge, new_network
 from cluster_node import Node
 from cluster_product import LATE_S, RELEASE, STORE_PORTS, SYSTEM, Demo, Store, s3_server, upstream
 from cluster_programs import program
-from cluster_release import Keys, clone, with_bills, new_keys, registry, verifies
+from cluster_release import Keys, clone, new_keys, registry, verifies, with_bills
 
 from release.commit import commit_to_release
 from release.files import write_files
