@@ -18,7 +18,7 @@ from release.images import Layout, write_image_files
 _LOCKS = ("dataplane", "operator")
 _ALL_LOCKS = ("build", "dev", *_LOCKS)
 #: PEP 517's two hooks, called as a build frontend does that is told not to isolate the build.
-_BUILD = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1]); b.build_wheel(sys.argv[1])"
+_BUILD = "import sys; from setuptools import build_meta as b; o = sys.argv[1]; b.build_sdist(o); b.build_wheel(o)"
 
 
 def write_files(commit: Commit, source: Path, out: Path, registry: str, images: Sequence[Layout]) -> None:
