@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from changefeed.errors import NeedsHuman, OutcomeUnknown, Transient, Unavailable
+from changefeed.errors import NeedsHuman, OutcomeUnknown, Refused, Transient, Unavailable
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, open_store, probe_store
+from changefeed_devcluster.certificates import Certificates
 from integration_s3_proxy import FaultyProxy, before
 from integration_s3_servers import BUCKET, S3Server, running, write_secret
 from integration_store_rules import (  # noqa: F401 - its tests are collected here
@@ -66,6 +68,28 @@ def new_store(
 @pytest.fixture
 def store(new_store: Callable[[str], Store], request: pytest.FixtureRequest) -> Store:
     return new_store(f"of {request.node.originalname}")
+
+
+def test_a_store_of_a_private_ca_is_reached_by_a_secret_that_has_it(tmp_path: Path) -> None:
+    ours, others = tmp_path / "ours", tmp_path / "others"
+    for folder in (ours, others):
+        Certificates(folder, ["127.0.0.1"])
+    secret = write_secret(tmp_path, "lake-writer")
+    with running("versitygw", tmp_path / "server" / "data", ours) as server:
+
+        def opened() -> Store:
+            return open_store(server.uri("private"), secret=secret)
+
+        with pytest.raises(Refused, match=r"certificate is not trusted \(UnknownIssuer\).* ca\.crt"):
+            opened().create("a", b"1")
+        shutil.copy(others / "ca.crt", secret)
+        with pytest.raises(Refused, match="UnknownIssuer"):
+            opened().list()
+        shutil.copy(ours / "ca.crt", secret)
+        probe_store(opened())
+        (secret / "ca.crt").write_text("no certificate")
+        with pytest.raises(NeedsHuman, match=r"ca\.crt"):
+            opened()
 
 
 def test_headers_of_the_uri_are_in_each_request(ministack: S3Server, secret: Path) -> None:

@@ -13,6 +13,7 @@ import fcntl
 import http
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -47,15 +48,19 @@ _S3PROXY = "org.gaul:s3proxy:2.9.0:jar-with-dependencies"
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running server. `folder`: what it stores; but for MiniStack, a folder a bucket."""
+    """A running server. `folder`: what it stores; but for MiniStack, a folder a bucket.
+
+    `certificates`: a folder of changefeed_devcluster's, with which versitygw speaks TLS; None: it doesn't.
+    """
 
     name: str
     port: int
     folder: Path
+    certificates: Path | None = None
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.certificates else ''}://127.0.0.1:{self.port}"
 
     def uri(self, path: str = "", bucket: str = BUCKET) -> str:
         return f"s3://{bucket}{path and '/'}{path}?endpoint={self.endpoint}&region=us-east-1"
@@ -71,10 +76,10 @@ def write_secret(folder: Path, name: str, key_id: str = KEY_ID, key: str = KEY) 
 
 
 @contextlib.contextmanager
-def running(name: str, folder: Path) -> Iterator[S3Server]:
+def running(name: str, folder: Path, certificates: Path | None = None) -> Iterator[S3Server]:
     """The server with an empty bucket; stopped at the end, whatever happens."""
     (folder if name == "ministack" else folder / BUCKET).mkdir(parents=True)
-    server = S3Server(name, _free_port(), folder)
+    server = S3Server(name, _free_port(), folder, certificates)
     command, settings = _SERVERS[name](server)
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder.parent), "TMPDIR": str(folder.parent), **settings}
     output = folder.parent / f"{name}.log"
@@ -107,8 +112,10 @@ def _ministack(server: S3Server) -> Start:
 
 
 def _versitygw(server: S3Server) -> Start:
-    command = [str(_built("versitygw")), "--port", f"127.0.0.1:{server.port}", "--quiet", "posix", str(server.folder)]
-    return command, {"ROOT_ACCESS_KEY": KEY_ID, "ROOT_SECRET_KEY": KEY}
+    pem = f"{server.certificates}/server.pem"
+    secured = ["--cert", pem, "--key", pem] if server.certificates else []
+    command = [str(_built("versitygw")), "--port", f"127.0.0.1:{server.port}", "--quiet", *secured]
+    return [*command, "posix", str(server.folder)], {"ROOT_ACCESS_KEY": KEY_ID, "ROOT_SECRET_KEY": KEY}
 
 
 def _minio(server: S3Server) -> Start:
@@ -183,11 +190,13 @@ def _free_port() -> int:
 def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], output: Path) -> None:
     """It listens, and does not say that it is still about to start."""
     until = time.monotonic() + _START_S
+    context = ssl.create_default_context(cafile=server.certificates / "ca.crt") if server.certificates else None
+    ready = f"{server.endpoint}/minio/health/ready"
     while time.monotonic() < until:
         if process.poll() is not None:
             pytest.fail(f"{server.name} ended with code {process.returncode}: {output.read_text()[-2000:]}")
         try:
-            with urllib.request.urlopen(f"{server.endpoint}/minio/health/ready", timeout=1) as answer:
+            with urllib.request.urlopen(ready, timeout=1, context=context) as answer:
                 if "X-Minio-Server-Status" not in answer.headers:  # "offline": it answers 200, and requests by 503
                     return
         except urllib.error.HTTPError as answer:

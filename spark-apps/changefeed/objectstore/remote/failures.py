@@ -21,6 +21,7 @@ _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _METADATA_SERVICE = re.compile(r"169\.254\.169\.254|fd00:ec2::254|security-credentials|metadata\.google\.internal")
 _TOKEN_SERVICE = re.compile(r"/oauth2/v2\.0/token|oauth2\.googleapis\.com")
 _KINDS = {"Connect": "no connection", "Timeout": "no answer in time", "Interrupted": "the connection broke"}
+_MISTRUST = re.compile(r"InvalidCertificate\(\s*(\w+)")  # ours of theirs
 _TRY_AGAIN = frozenset({408, 409, 416, 425, 429})  # 416: the object is shorter than was said
 
 
@@ -74,6 +75,11 @@ def _meaning(error: Exception, doing: str, path: str, uri: str, service: Service
     why = _said(status, code) if status else _KINDS.get(kind, "the request failed")
     if (refused and code not in service.cut_short) or status == 501:
         return NeedsHuman(f"{what}{why}.", f"The store does not take that request: use one with {service.conditions}.")
+    if why_not := _found(_MISTRUST, text):
+        return Refused(
+            f"{what}its certificate is not trusted ({why_not}).",
+            "Put the CA into the Secret of the store's credentials, as ca.crt.",
+        )
     if writes and kind != "Connect":
         return OutcomeUnknown(f"It is unknown whether {path} in {uri} was written: {why}.")
     return Transient(f"{what}{why}.", "Look at the store and the network to it.")

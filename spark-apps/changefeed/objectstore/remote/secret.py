@@ -6,6 +6,7 @@ See docs/design/layouts.md, Secrets.
 from __future__ import annotations
 
 import base64
+import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from changefeed.errors import NeedsHuman
 _S3_KEYS = "access-key-id, secret-access-key and, if there is one, session-token"
 _AZURE_KEYS = "account-key"
 _GCS_KEYS = "service-account.json"
+_CA = "ca.crt"
 _REREAD = timedelta(minutes=5)  # keys are rotated by replacing the files
 
 #: What obstore calls for credentials, now and every few minutes.
@@ -55,6 +57,22 @@ def gcs_key(folder: Path) -> Path:
     file = folder / "service-account.json"
     _read(file, _GCS_KEYS)
     return file
+
+
+def private_cas(folder: Path | None) -> dict[str, str]:
+    """Give a client's option that has it trust the Secret's CAs beside the system's; nothing if the Secret has none.
+
+    Raises NeedsHuman.
+    """
+    file = folder / _CA if folder is not None else None
+    if file is None or not file.exists():
+        return {}
+    text = _read(file, _CA)
+    try:
+        ssl.create_default_context(cadata=text)
+    except (ssl.SSLError, ValueError):
+        raise NeedsHuman(f"The file {file} holds no certificate.", "Write the CA's into it, in PEM.") from None
+    return {"root_certificate": text}
 
 
 def _read(file: Path, keys: str) -> str:

@@ -29,6 +29,7 @@ from changefeed.objectstore.remote.body import whole
 from changefeed.objectstore.remote.failures import FAILURES, changed_meanwhile, meaning, name_taken
 from changefeed.objectstore.remote.gcs import GCS
 from changefeed.objectstore.remote.s3 import S3
+from changefeed.objectstore.remote.secret import private_cas
 from changefeed.spec.field.location import BucketLocation
 
 _SERVICES = {"s3": S3, "az": AZURE, "gs": GCS}
@@ -191,6 +192,7 @@ class BucketStore:
                 "connect_timeout": timedelta(seconds=_CONNECT_S),
                 "timeout": timedelta(seconds=timeout_s),
                 "default_headers": dict(self._bucket.headers),
+                **private_cas(self.location.secret),
             },
             "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=timeout_s)},
         }

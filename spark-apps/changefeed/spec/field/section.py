@@ -42,8 +42,8 @@ class Credentials(Section):
     secret_ref: SecretRef
     """
     Keys of the Secret. S3: access-key-id, secret-access-key, session-token. Azure: account-key.
-    Google: service-account.json. PostgreSQL, MySQL, Kafka and a catalog: username, password; a REST catalog: token or
-    credential.
+    Google: service-account.json. Each may have ca.crt, too: CAs, in PEM, to trust beside the system's. PostgreSQL,
+    MySQL, Kafka and a catalog: username, password; a REST catalog: token or credential.
     """
 
 
