@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from changefeed.cli.main import main
-from changefeed.errors import NeedsHuman, Refused, Unavailable
+from changefeed.errors import NeedsHuman, Refused
 from changefeed.model.tso import compose
 from changefeed.upstream.postgresql.access import PostgresqlAccess
 from changefeed.upstream.postgresql.database import PostgresqlDatabase
@@ -65,9 +65,7 @@ async def test_a_ts_is_above_the_one_before_and_at_the_servers_clock(database: P
     assert compose(before_ms) <= first < second <= compose(after_ms + 1000)
 
 
-async def test_what_it_can_not_do_is_refused(database: PostgresqlDatabase) -> None:
-    with pytest.raises(Unavailable, match="keeps history by slots"):
-        await database.holds()
+async def test_a_table_is_never_divided(database: PostgresqlDatabase) -> None:
     assert await database.bounds(7, 64) == ()
 
 

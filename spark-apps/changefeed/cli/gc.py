@@ -49,8 +49,8 @@ def gc(
         A folder as listed, or a leading part of it: "shop" or "shop/orders". Closes its log, and removes its hold on
         the upstream's history and its stored events. May be repeated.
     release
-        A hold without a log, in full as listed. Removes it, unless somebody renews it within 70 s. It may be of a
-        paused changefeed whose state is elsewhere, which would lose its history. May be repeated.
+        A hold without a log, in full as listed. Removes it, unless somebody renews or reads it within 70 s. It may be
+        of a paused changefeed whose state is elsewhere, which would lose its history. May be repeated.
     pd
         PD of a cluster whose holds to list, too. Those that the logs name are always asked.
     file

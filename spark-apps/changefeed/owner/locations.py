@@ -17,6 +17,7 @@ from changefeed.upstream.contract import HistoryLease, Upstream
 _IDS = "_id"
 _HOLD_OF_ID = re.compile(rf"(changefeed-{_IDS}-.+)-[0-9a-f]{{8}}")
 _HOLD = re.compile(r"changefeed-[a-z0-9][^-]*-.+-.+")  # as against changefeed-spark-<hex>, changefeed-verify-<hex>
+_SLOT = re.compile(r"changefeed_[a-z0-9_]+_[0-9a-f]{16}")  # PostgreSQL's, of a changefeed that names none
 STATE_FIELD = "spec.state.uri"
 
 
@@ -60,7 +61,7 @@ def hold_stem(name: str) -> str:
     """
     if match := _HOLD_OF_ID.fullmatch(name):
         return match[1]
-    return name if _HOLD.fullmatch(name) else ""
+    return name if _HOLD.fullmatch(name) or _SLOT.fullmatch(name) else ""
 
 
 def folder_stem(folder: str) -> str:

@@ -278,11 +278,15 @@ class HeldUntil:
 
 @dataclass(frozen=True)
 class Hold:
-    """Every change with commit_ts >= `ts` is kept until `until_ms` by the upstream's clock; None: for ever."""
+    """Every change with commit_ts >= `ts` is kept until `until_ms` by the upstream's clock; None: for ever.
+
+    `ts` 0: the upstream does not say. `is_read`: somebody reads what it keeps, as far as the upstream knows of readers.
+    """
 
     name: str
     ts: int
     until_ms: int | None
+    is_read: bool = False
 
 
 class HistoryLease(Protocol):
@@ -390,6 +394,10 @@ class Upstream(Protocol):
         """Those that have not expired, of whomever, by name. Raises Unavailable where they can't be listed."""
         return []
 
+    async def release(self, name: str) -> None:
+        """Remove one that `holds` has listed. Nothing if it is not there any more."""
+        await self.history_lease(name, 0).remove()
+
     async def schema(self, ts: int, known: Mapping[int, TableInfo] | None = None) -> SchemaHistory:
         """All definitions at `ts`, changes with that very ts included (rule 24).
 
@@ -465,6 +473,10 @@ class Access(Protocol):
         If not, what a sink has can only be compared with the tables as they stand.
         """
         return True
+
+    def listed_hold(self, name: str) -> str:
+        """How `Upstream.holds` lists what `Upstream.history_lease` gets by this name."""
+        return name
 
     def of_cluster(self, cluster_id: int) -> Access:
         """The same, of that one only: `connect` refuses another. 0: whichever it is."""

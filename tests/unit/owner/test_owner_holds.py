@@ -242,7 +242,7 @@ def test_a_hold_that_somebody_renews_is_never_released(
 
     monkeypatch.setattr(TikvCluster, "holds", renewed_meanwhile)
     assert world.gc("--release", name, "-f", str(world.file("orders")), *world.secrets) == FAILED
-    assert f"{name} has just been renewed" in capsys.readouterr().err
+    assert f"{name} is in use" in capsys.readouterr().err
     assert world.holds() == [name]
 
 

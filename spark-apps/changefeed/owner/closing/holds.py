@@ -1,4 +1,4 @@
-"""Finds the holds that PD keeps for changefeeds, with and without a log, and removes those without one.
+"""Finds the holds that upstreams keep for changefeeds, with and without a log, and removes those without one.
 
 A hold without a log below one state URI may be of a changefeed that keeps its state elsewhere: so nothing is removed
 that was not named in full, nor anything that somebody renews.
@@ -27,7 +27,7 @@ _RENEWED_MS = 3_000
 
 @dataclass(frozen=True)
 class Stray:
-    """A changefeed's hold at the PD of `upstream`, without a log."""
+    """A changefeed's hold at `upstream`, without a log."""
 
     hold: Hold
     upstream: Access
@@ -35,7 +35,7 @@ class Stray:
 
 @dataclass(frozen=True)
 class Found:
-    """`folders`: with their holds. `problems`: why nothing is known of a cluster's holds, by its PD."""
+    """`folders`: with their holds. `problems`: why nothing is known of an upstream's holds, by its address."""
 
     folders: list[StateFolder]
     strays: list[Stray]
@@ -43,11 +43,16 @@ class Found:
 
 
 async def held(folders: Sequence[StateFolder], more: Iterable[Access], secrets_dir: Path | None) -> Found:
-    """Ask the PD of each folder's upstream, and those of `more`, once each. Raises nothing: a PD may be gone."""
+    """Ask each folder's upstream, and those of `more`, once each. Raises nothing: an upstream may be gone."""
     upstreams: dict[str, Access | str] = {each.folder: _upstream(each, secrets_dir) for each in folders}
     asked = list({each for each in (*upstreams.values(), *more) if not isinstance(each, str)})
     answers = dict(zip(asked, await asyncio.gather(*map(_ask, asked)), strict=True))
     known = {locations.folder_stem(each.folder) for each in folders}
+    known |= {
+        upstream.listed_hold(locations.service_id(each.changefeed))
+        for each in folders
+        if each.changefeed is not None and not isinstance(upstream := upstreams[each.folder], str)
+    }
     strays = {
         (hold.name, upstream.address): Stray(hold, upstream)
         for upstream, answer in answers.items()
@@ -60,7 +65,7 @@ async def held(folders: Sequence[StateFolder], more: Iterable[Access], secrets_d
     for each in folders:
         upstream = upstreams[each.folder]
         answer = answers[upstream] if not isinstance(upstream, str) else upstream
-        seen.append(_with_hold(each, answer))
+        seen.append(_with_hold(each, upstream, answer))
         if each.changefeed is not None and isinstance(upstream, str):
             problems[each.changefeed.spec.upstream.address] = upstream
     return Found(seen, [strays[key] for key in sorted(strays)], problems)
@@ -76,20 +81,21 @@ async def release(strays: Sequence[Stray]) -> None:
                 await asyncio.sleep(LOOK_S)
                 now = {hold.name: hold for hold in await connected.holds()}
                 for hold in here:
-                    if hold.name in now and _is_renewed(hold, now[hold.name]):
+                    if hold.name in now and _is_used(hold, now[hold.name]):
                         raise Conflict(
-                            f"{hold.name} has just been renewed: a changefeed with its state elsewhere needs it.",
+                            f"{hold.name} is in use: a changefeed with its state elsewhere needs it.",
                             "Nothing was removed. Find the changefeed by this name: namespace, name, uid.",
                         )
             for hold in here:
-                await connected.history_lease(hold.name, 0).remove()
+                await connected.release(hold.name)
         finally:
             await connected.close()
 
 
-def _is_renewed(before: Hold, now: Hold) -> bool:
+def _is_used(before: Hold, now: Hold) -> bool:
+    """Tell whether it is read, or was renewed."""
     later = (now.until_ms or 0) - (before.until_ms or 0) >= _RENEWED_MS
-    return later or now.ts != before.ts
+    return now.is_read or later or now.ts != before.ts
 
 
 def _upstream(folder: StateFolder, secrets_dir: Path | None) -> Access | str:
@@ -113,9 +119,9 @@ async def _ask(upstream: Access) -> list[Hold] | str:
         return error.message
 
 
-def _with_hold(folder: StateFolder, answer: list[Hold] | str) -> StateFolder:
-    if isinstance(answer, str):
-        return replace(folder, hold_problem=answer)
+def _with_hold(folder: StateFolder, upstream: Access | str, answer: list[Hold] | str) -> StateFolder:
+    if isinstance(upstream, str) or isinstance(answer, str):
+        return replace(folder, hold_problem=str(answer))
     assert folder.changefeed is not None, "it has named whom to ask"
-    name = locations.service_id(folder.changefeed)
+    name = upstream.listed_hold(locations.service_id(folder.changefeed))
     return replace(folder, hold=next((hold for hold in answer if hold.name == name), None))

@@ -64,6 +64,10 @@ class PostgresqlAccess:
         """As Access.has_history. The slot has changes, for its one reader, and no rows."""
         return False
 
+    def listed_hold(self, name: str) -> str:
+        """As Access.listed_hold: a changefeed's hold is its slot."""
+        return self.slot
+
     def of_cluster(self, cluster_id: int) -> PostgresqlAccess:
         """As Access.of_cluster."""
         return replace(self, cluster_id=cluster_id)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from changefeed.clock import Clock
-from changefeed.errors import ChangefeedError, Unavailable
+from changefeed.errors import ChangefeedError
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.contract import GATHER_SECONDS, PATIENCE_S, FeedEvent, Hold, SchemaEvent
 from changefeed.upstream.postgresql.checks import Needs, findings, read, refuse
 from changefeed.upstream.postgresql.patience import patiently
 from changefeed.upstream.postgresql.server import PostgresqlServer, PostgresqlSession
+from changefeed.upstream.postgresql.slot import slots
 from changefeed.upstream.postgresql.slot.anchors import EMIT
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 _IDENTITY = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text, oid::bigint FROM pg_database
 WHERE datname = current_database()"""
+_SLOTS = """
+SELECT slot_name, active FROM pg_replication_slots WHERE database = current_database() AND NOT temporary
+ORDER BY slot_name"""
 _CLOCK_MS = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
@@ -71,11 +75,13 @@ class PostgresqlDatabase:
         return SlotLease(self._server, self._slot, name, ttl_seconds)
 
     async def holds(self) -> list[Hold]:
-        """Slots have no ts."""
-        raise Unavailable(
-            f"{self._server} keeps history by slots, which don't say from which ts on.",
-            "Look at its pg_replication_slots.",
-        )
+        """The database's logical slots, of whomever. None says from which ts on, nor ends by itself."""
+        found = await self._asked(lambda session: session.rows(_SLOTS))
+        return [Hold(str(name), ts=0, until_ms=None, is_read=bool(active)) for name, active in found]
+
+    async def release(self, name: str) -> None:
+        """As Upstream.release: the slot is dropped."""
+        await self._asked(lambda session: slots.drop(session, name))
 
     async def check(self, selects: Callable[[str, str], bool]) -> list[str]:
         """Every sink is given all columns of a deleted row, so old rows are needed whole."""

@@ -44,6 +44,10 @@ class TikvAccess:
         """As Access.has_history: as far back as GC has not come."""
         return True
 
+    def listed_hold(self, name: str) -> str:
+        """As Access.listed_hold."""
+        return name
+
     def of_cluster(self, cluster_id: int) -> TikvAccess:
         """As Access.of_cluster."""
         return replace(self, cluster_id=cluster_id)

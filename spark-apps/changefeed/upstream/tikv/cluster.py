@@ -48,6 +48,10 @@ class TikvCluster:
     async def holds(self) -> list[Hold]:
         return await holds(self.pd)
 
+    async def release(self, name: str) -> None:
+        """As Upstream.release."""
+        await self.history_lease(name, 0).remove()
+
     async def schema(self, ts: int, known: Mapping[int, TableInfo] | None = None) -> SchemaHistory:
         """TiKV has the definitions of then, whatever the log knows."""
         from changefeed.upstream.tikv.client.kv import Snapshot
