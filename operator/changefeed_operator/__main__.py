@@ -17,6 +17,7 @@ from cyclopts import App, Parameter, config
 from changefeed_operator import api
 from changefeed_operator.loop.runtime import Operator, OperatorOptions
 from changefeed_operator.settings import Network, Settings, parse_defaults
+from changefeed_operator.spark_operator.choice import OperatorName
 
 app = App(
     name="changefeed-operator",
@@ -38,6 +39,7 @@ def run(
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent",
     image_pull_secrets: str = "",
     driver_role: str = "changefeed-operator-driver",
+    spark_operator: OperatorName = "Auto",
     allow_privileged_templates: Annotated[bool, Parameter(negative="")] = False,
     defaults: str = "",
     metrics_port: int = 8080,
@@ -70,6 +72,8 @@ def run(
         Names of Secrets to pull it with, comma-separated.
     driver_role
         The ClusterRole that drivers are bound to; with a list of namespaces, the Role of that name in each of them.
+    spark_operator
+        Which Spark operator runs drivers; `Auto`: the one whose CRD the cluster has, kubeflow's if it has both.
     allow_privileged_templates
         Allow pod templates to use hostPath, hostNetwork, privileged containers and the like.
     defaults
@@ -106,6 +110,7 @@ def run(
     options = OperatorOptions(
         settings=settings,
         lease_namespace=lease_namespace or connection.namespace,
+        spark_operator=spark_operator,
         namespaces=() if namespaces == "all" else _names(namespaces),
         selector=selector,
         lease=lease,

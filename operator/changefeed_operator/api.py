@@ -43,7 +43,9 @@ DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 
 
-APPLICATION: Final = Kind("sparkoperator.k8s.io/v1beta2", "SparkApplication", "sparkapplications")
+#: Of every Spark operator; the API group depends on which one it is (`Settings.spark`).
+APPLICATION: Final = "SparkApplication"
+
 SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
 SERVICE: Final = Kind("v1", "Service", "services")
 ROLE: Final = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
@@ -53,9 +55,8 @@ NETWORK_POLICY: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpo
 CRON_JOB: Final = Kind("batch/v1", "CronJob", "cronjobs")
 JOB: Final = Kind("batch/v1", "Job", "jobs")
 
-#: The kinds that belong to a changefeed, listed by `NAME_LABEL`.
+#: The kinds that belong to a changefeed besides `APPLICATION`, listed by `NAME_LABEL`.
 CHILD_KINDS: Final = (
-    APPLICATION,
     POD,
     CONFIG_MAP,
     SERVICE_ACCOUNT,

@@ -20,7 +20,7 @@ class Observed:
     - `changefeed`: the live object; None only if the API server answered that it doesn't exist (404). If it could not
       be read, or the operator's selector excludes it, skip the pass instead. Its `metadata.managedFields` must keep the
       entry of `changefeed-driver` (only manager and time are read).
-    - `children`: every object of `api.CHILD_KINDS` in the namespace with the label `changefeed.dev/name: <name>`,
+    - `children`: every object of `Settings.child_kinds` in the namespace with the label `changefeed.dev/name: <name>`,
       whole, with `kind` filled in (the API server's lists omit it), including pods of ended attempts.
 
     Read only while something is wrong (see `decision.evidence.pods`), and may be missing:
@@ -51,7 +51,7 @@ class Observed:
 
     @property
     def application(self) -> Json | None:
-        return self.child(api.APPLICATION, api.child_name(self.name))
+        return self._by_kind_and_name.get((api.APPLICATION, api.child_name(self.name)))
 
     @property
     def driver(self) -> Json | None:

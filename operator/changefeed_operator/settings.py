@@ -12,6 +12,10 @@ from changefeed.spec.names import API_VERSION, KIND
 from changefeed.spec.parse import from_effective
 from changefeed.spec.problem import InvalidResource
 
+from changefeed_operator import api
+from changefeed_operator.spark_operator.choice import KUBEFLOW
+from changefeed_operator.spark_operator.contract import SparkApi
+
 #: Fields of `spec.spark.driver` and `spec.spark.executor` that an installation may default.
 _ROLES = ("driver", "executor")
 _RESOURCES = ("cores", "memory")
@@ -82,6 +86,8 @@ class Settings:
 
     `network`: None for no NetworkPolicies. `driver_role`: what drivers may do for their executors, a ClusterRole, or a
     Role in each namespace. `defaults`: by role, defaults for fields of `spec.spark`.
+
+    `spark`: of the Spark operator that the cluster has.
     """
 
     image: str
@@ -94,3 +100,14 @@ class Settings:
     driver_role_kind: Literal["ClusterRole", "Role"] = "ClusterRole"
     allow_privileged_templates: bool = False
     defaults: Defaults = field(default_factory=dict)
+    spark: SparkApi = KUBEFLOW
+
+    @property
+    def child_kinds(self) -> tuple[api.Kind, ...]:
+        """The kinds that belong to a changefeed, listed by `api.NAME_LABEL`."""
+        return self.spark.kind, *api.CHILD_KINDS
+
+    @property
+    def kinds(self) -> Mapping[str, api.Kind]:
+        """By name, the kinds that the operator writes."""
+        return {**api.KINDS, api.APPLICATION: self.spark.kind}

@@ -68,14 +68,28 @@ def conditions(
 
     `held`: reason and message of HistoryHeld. `before`: the observed status, whose transition times are kept.
     """
+    others = {
+        "HistoryHeld": (held[0].status, str(held[0]), held[1]),
+        **({CLEAR_TEXT: ("True", "NoTls", clear_text)} if clear_text else {}),
+    }
+    return [*readiness(situation, before, generation, now), *_conditions(others, before, generation, now)]
+
+
+def readiness(situation: Situation, before: Json, generation: int, now: float) -> list[dict[str, Any]]:
+    """Ready, Reconciling and Stalled."""
     told = (situation.shown_reason, situation.message)
     answers = {
         "Ready": ("True" if situation.is_ready else "False", *told),
         "Reconciling": ("True" if situation.shown.is_reconciling and not situation.is_ready else "False", *told),
         "Stalled": ("True" if situation.is_stalled else "False", *told),
-        "HistoryHeld": (held[0].status, str(held[0]), held[1]),
-        **({CLEAR_TEXT: ("True", "NoTls", clear_text)} if clear_text else {}),
     }
+    return _conditions(answers, before, generation, now)
+
+
+def _conditions(
+    answers: Mapping[str, tuple[str, str, str]], before: Json, generation: int, now: float
+) -> list[dict[str, Any]]:
+    """`answers`: status, reason and message, by type."""
     return [
         {
             "type": kind,

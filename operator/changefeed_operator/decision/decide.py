@@ -36,6 +36,7 @@ from changefeed_operator.decision.progress import is_heard, mode_changed, rules_
 from changefeed_operator.manifests.children import children
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
+from changefeed_operator.spark_operator.contract import SparkApi
 from changefeed_operator.target import CONFIG_KEY, Wanted, wanted
 
 #: The operator's status fields, apart from conditions.
@@ -88,7 +89,7 @@ def decide(observed: Observed, settings: Settings) -> Decision:
         step = _delayed(step, upkeep.in_the_way)
     situation = _situation(observed, step, want)
     accepted = _accepted(observed, want, before)
-    status = _status(observed, step, situation, want, held)
+    status = _status(observed, settings.spark, step, situation, want, held)
     if accepted:
         status["configDigest"] = accepted
     if settings_told := _settings(want, accepted, before):
@@ -124,7 +125,8 @@ def _going(view: PassInput) -> Decision:
     held = held_history(observed, view.settings, view.wanted, step.ledger)
     before = api.mapping_at(observed.changefeed, "status")
     message = f"{step.situation.message} {observed.refused}".strip()[:_LONGEST_MESSAGE]
-    status = _status(observed, step, replace(step.situation, message=message), view.wanted, held)
+    situation = replace(step.situation, message=message)
+    status = _status(observed, view.settings.spark, step, situation, view.wanted, held)
     status |= {name: before[name] for name in ("configDigest", "liveSettings", "children") if name in before}
     actions = (*_patched(observed, status), *step.actions, *step.events)
     return Decision(actions, _wait(observed, False, step.look_again_at))
@@ -173,7 +175,7 @@ def _runs(ledger: AttemptLedger, want: Wanted) -> bool:
 
 
 def _status(
-    observed: Observed, step: Step, situation: Situation, want: Wanted, held: HeldHistoryDecision
+    observed: Observed, spark: SparkApi, step: Step, situation: Situation, want: Wanted, held: HeldHistoryDecision
 ) -> dict[str, Any]:
     """Everything in the status that the operator owns."""
     live: Json = observed.changefeed or {}
@@ -184,7 +186,7 @@ def _status(
         "message": situation.message,
         **step.ledger.fields(),
         **held.fields,
-        **_image(observed, step.ledger, before),
+        **_image(observed, spark, step.ledger, before),
         "conditions": [
             *conditions(situation, held.answer, _clear_text(want), before, generation, observed.now),
             *([] if is_heard(observed) else unknown(before, generation, observed.now)),
@@ -197,11 +199,11 @@ def _clear_text(want: Wanted) -> str:
     return in_clear_text(want.target.resource) if want.target else ""
 
 
-def _image(observed: Observed, ledger: AttemptLedger, before: Json) -> dict[str, Any]:
+def _image(observed: Observed, spark: SparkApi, ledger: AttemptLedger, before: Json) -> dict[str, Any]:
     """The newest attempt's image; the previous one's until the newest has a SparkApplication."""
     found: Json = observed.application or {}
     is_newest = api.label_of(found, api.ATTEMPT_LABEL) == str(ledger.attempt)
-    image = api.text_at(found, "spec", "image") if is_newest else api.text_at(before, "image")
+    image = spark.image(found) if is_newest else api.text_at(before, "image")
     return {"image": image} if image else {}
 
 

@@ -164,7 +164,8 @@ def _said(live: Json) -> str:
 
 def _is_orphan(observed: Observed, child: Json) -> bool:
     """Left behind by a deletion with orphaned dependents."""
-    is_ours = api.label_of(child, api.MANAGED_BY) == api.OPERATOR and api.kind_of(child) in api.KINDS
+    kinds = (api.APPLICATION, *api.KINDS)
+    is_ours = api.label_of(child, api.MANAGED_BY) == api.OPERATOR and api.kind_of(child) in kinds
     is_free = not api.owner_uids(child) and not api.is_deleting(child)
     return is_ours and is_free and api.name_of(child) != api.close_job_name(observed.name)
 

@@ -74,6 +74,7 @@ class Reconciler:
         self._kube = kube
         self._seen = seen
         self._settings = settings
+        self._kinds = settings.kinds
         self._metrics = metrics
         self._decide = decide
         self._selector = selector
@@ -143,6 +144,11 @@ class Reconciler:
         )
         return None if pods_in_question(known) or is_log_wanted(known) else known
 
+    async def say(self, changefeed: Manifest, actions: Iterable[Action]) -> None:
+        """Take actions that follow from the Changefeed alone. Raises whatever a write raises."""
+        metadata = changefeed["metadata"]
+        await self._act(Observed(metadata["namespace"], metadata["name"], time.time(), changefeed), actions)
+
     async def observe(self, key: Key) -> Observed | None:
         """The input of `decide`; None for a changefeed that is not ours. Raises whatever a read raises."""
         namespace, name = key
@@ -150,7 +156,7 @@ class Reconciler:
         if changefeed is not None and not await self._is_ours(changefeed):
             return None
         labels = f"{api.NAME_LABEL}={name}"
-        lists = await asyncio.gather(*(self._kube.list(kind, namespace, labels) for kind in api.CHILD_KINDS))
+        lists = await asyncio.gather(*(self._kube.list(kind, namespace, labels) for kind in self._settings.child_kinds))
         ending = changefeed is None or api.is_deleting(changefeed)
         observed = Observed(
             namespace=namespace,
@@ -228,13 +234,13 @@ class Reconciler:
     async def _do(self, observed: Observed, action: Action) -> None:
         match action:
             case Apply(manifest):
-                await self._kube.apply(api.KINDS[manifest["kind"]], manifest)
+                await self._kube.apply(self._kinds[manifest["kind"]], manifest)
                 log.info("applied", kind=manifest["kind"], name=manifest["metadata"]["name"])
             case Create(manifest):
-                await self._kube.create(api.KINDS[manifest["kind"]], manifest)
+                await self._kube.create(self._kinds[manifest["kind"]], manifest)
                 log.info("created", kind=manifest["kind"], name=manifest["metadata"]["name"])
             case DeleteObject(kind, name, uid, grace_s):
-                await self._kube.delete(api.KINDS[kind], observed.namespace, name, uid, grace_s)
+                await self._kube.delete(self._kinds[kind], observed.namespace, name, uid, grace_s)
                 log.info("deleted", kind=kind, name=name, uid=uid)
             case PatchStatus():
                 await self._patch_status(observed, action)

@@ -14,7 +14,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -26,15 +26,17 @@ from changefeed.ui.server import serve as serve_pages
 
 from changefeed_operator import api
 from changefeed_operator.decision.decide import decide
+from changefeed_operator.decision.no_spark_operator import no_spark_operator
 from changefeed_operator.health import Vitals, serve, unready
 from changefeed_operator.loop.leader import Leadership
 from changefeed_operator.loop.queue import Key, Outcome, Queue, Requeue, Workers
 from changefeed_operator.loop.reconcile import Reconciler
 from changefeed_operator.loop.seen import SeenObjects
-from changefeed_operator.loop.watch import WATCHED, Watch, watch_key
+from changefeed_operator.loop.watch import Watch, watch_key
 from changefeed_operator.metrics import Metrics, Standing
 from changefeed_operator.page import ClusterChangefeeds
 from changefeed_operator.settings import Settings
+from changefeed_operator.spark_operator.choice import OperatorName, candidates, missing
 
 #: Seconds that running passes get to finish after SIGTERM (a pod has 30).
 STOP_SECONDS = 15.0
@@ -48,10 +50,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class OperatorOptions:
-    """Options of one operator; `namespaces` empty: all. `workers`: concurrent passes."""
+    """Options of one operator; `namespaces` empty: all. `workers`: concurrent passes.
+
+    `spark_operator`: decides `settings.spark`, which is not used before.
+    """
 
     settings: Settings
     lease_namespace: str
+    spark_operator: OperatorName = "Auto"
     namespaces: Sequence[str] = ()
     selector: str = ""
     lease: str = api.OPERATOR
@@ -76,15 +82,8 @@ class Operator:
         identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._leadership = Leadership(self._lease_kube, options.lease_namespace, options.lease, identity)
         self._kube = Kube(connection, api.FIELD_MANAGER, self._leadership.holds, self.metrics.count_request)
-        self._watch = Watch(
-            connection,
-            options.namespaces,
-            options.selector,
-            self._on_event,
-            self._on_heard,
-            self.seen.clear,
-        )
-        self._reconciler = Reconciler(self._kube, self.seen, options.settings, self.metrics, decide, options.selector)
+        self._spark = candidates(options.spark_operator)  # those that come into question: one, once it is chosen
+        self._reconciler = self._new_reconciler()
         self._workers = Workers(Queue(options.workers), self._pass)
         self._heard: dict[tuple[str, str], float] = {}  # kind and namespace of a watch -> when last heard from
         self._refused: dict[str, str] = {}  # namespace -> why it can't be served
@@ -160,14 +159,32 @@ class Operator:
                 task.cancel()
             await asyncio.gather(work, keep, stop, return_exceptions=True)
 
+    def _new_reconciler(self) -> Reconciler:
+        options, settings = self._options, self._settings
+        return Reconciler(self._kube, self.seen, settings, self.metrics, decide, options.selector)
+
+    @property
+    def _settings(self) -> Settings:
+        return replace(self._options.settings, spark=self._spark[0])
+
+    @property
+    def _watched(self) -> Sequence[api.Kind]:
+        return api.CHANGEFEED, *self._settings.child_kinds
+
+    def _new_watch(self) -> Watch:
+        options, tell = self._options, (self._on_event, self._on_heard, self.seen.clear)
+        return Watch(self._connection, self._watched, options.namespaces, options.selector, *tell)
+
     async def work(self) -> None:
         """Watch and work; returns after `Workers.stop`, raises when a watch ends."""
         await self._served()
         if self.stopping.is_set():
             return
+        self._reconciler = self._new_reconciler()
+        log.info("chose", spark_operator=self._settings.spark.name)
         now = time.monotonic()
-        self._heard = {(kind.kind, namespace): now for kind in WATCHED for namespace in self._namespaces}
-        watching = asyncio.create_task(self._watch.run(self._take_signals), name="watch")
+        self._heard = {(kind.kind, namespace): now for kind in self._watched for namespace in self._namespaces}
+        watching = asyncio.create_task(self._new_watch().run(self._take_signals), name="watch")
         working = asyncio.create_task(self._workers.run(), name="workers")
         looking = asyncio.create_task(self._look_after_namespaces(), name="namespaces")
         tasks = (watching, working, looking)
@@ -207,20 +224,51 @@ class Operator:
 
     async def _look_at_namespaces(self, is_first: bool = False) -> None:
         """`is_first`: nothing was served yet, so a missing response counts as a refusal, too."""
+        try:
+            lack = await self._lacks_spark_operator()
+        except ChangefeedError as e:
+            for namespace in self._namespaces if is_first else ():
+                self._refuse(namespace, f"The Spark operator's CRD can't be looked up: {e}")
+            return
         for namespace in self._namespaces:
-            try:
-                for kind in WATCHED:
-                    await self._kube.list(kind, namespace, limit=1)
-            except (NeedsHuman, NotFound) as e:
+            await self._look_at(namespace, lack, is_first)
+
+    async def _look_at(self, namespace: str, lack: str, is_first: bool) -> None:
+        """`lack`: why nothing can run, whatever the namespace."""
+        kind = api.CHANGEFEED
+        try:
+            if lack:
+                self._refuse(namespace, lack)
+                await self._tell_lack(namespace, lack)
+                return
+            for kind in self._watched:
+                await self._kube.list(kind, namespace, limit=1)
+        except (NeedsHuman, NotFound) as e:
+            self._refuse(namespace, f"{kind.kind} objects can't be listed: {e}")
+        except ChangefeedError as e:
+            if is_first:
                 self._refuse(namespace, f"{kind.kind} objects can't be listed: {e}")
+        else:
+            if self._refused.pop(namespace, None) is not None:
+                log.info("namespace served", namespace=namespace or "all")
+                now = time.monotonic()
+                self._heard |= {at: now for at in self._heard if at[1] == namespace}
+
+    async def _lacks_spark_operator(self) -> str:
+        """Choose the Spark operator, if the cluster has one; else say why nothing can run."""
+        for each in self._spark:
+            if await self._kube.serves(each.kind):
+                self._spark = (each,)
+                return ""
+        return missing(self._spark)
+
+    async def _tell_lack(self, namespace: str, why: str) -> None:
+        """In the status of each Changefeed of the namespace."""
+        for found in await self._kube.list(api.CHANGEFEED, namespace, self._options.selector):
+            try:
+                await self._reconciler.say(found, no_spark_operator(found, why, time.time()).actions)
             except ChangefeedError as e:
-                if is_first:
-                    self._refuse(namespace, f"{kind.kind} objects can't be listed: {e}")
-            else:
-                if self._refused.pop(namespace, None) is not None:
-                    log.info("namespace served", namespace=namespace or "all")
-                    now = time.monotonic()
-                    self._heard |= {at: now for at in self._heard if at[1] == namespace}
+                log.warning("lack of a Spark operator not reported", error=str(e))
 
     def _refuse(self, namespace: str, why: str) -> None:
         if self._refused.get(namespace) != why:
@@ -286,7 +334,7 @@ class Operator:
 
     def _standing(self) -> Standing:
         queue = self._workers.queue
-        plurals = {kind.kind: kind.plural for kind in WATCHED}
+        plurals = {kind.kind: kind.plural for kind in self._watched}
         return Standing(
             queue_keys=queue.depth,
             queue_oldest=queue.oldest_age(time.monotonic()),

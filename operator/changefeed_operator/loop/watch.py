@@ -24,9 +24,6 @@ from changefeed.kube.connection import Connection
 from changefeed_operator import api
 from changefeed_operator.loop.queue import Key
 
-#: The watched kinds; except for Changefeeds, only objects with a changefeed's label.
-WATCHED = (api.CHANGEFEED, *api.CHILD_KINDS)
-
 #: Seconds without an event or a bookmark after which kopf reconnects (the API server sends one every minute).
 INACTIVITY = 70.0
 
@@ -48,7 +45,9 @@ class Endless:
 
 
 class Watch:
-    """Watches all namespaces (`namespaces` empty) or the given ones.
+    """Watches `kinds` in all namespaces (`namespaces` empty) or the given ones.
+
+    Of kinds other than Changefeed, only objects with a changefeed's label are watched.
 
     `event(kind, type, object)`: ADDED, MODIFIED, DELETED, or "" for an object that existed already. `heard(kind,
     namespace)`: the API server responded or sent something on that watch; namespace "" for all. `anew()`: everything is
@@ -58,6 +57,7 @@ class Watch:
     def __init__(
         self,
         connection: Connection,
+        kinds: Sequence[api.Kind],
         namespaces: Sequence[str],
         selector: str,
         event: Callable[[api.Kind, str, Manifest], None],
@@ -65,6 +65,7 @@ class Watch:
         anew: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
+        self._kinds = kinds
         self._namespaces = namespaces
         self._selector = selector
         self._event = event
@@ -89,7 +90,7 @@ class Watch:
         self._lost.clear()
         registry, settings = kopf.OperatorRegistry(), self._settings()
         kopf.on.login(registry=registry)(self._login)
-        for kind in WATCHED:
+        for kind in self._kinds:
             kopf.on.event(*_selector(kind), id=kind.kind, param=kind, registry=registry)(self._on_event)
         tasks = await kopf.spawn_tasks(
             registry=registry,
@@ -134,14 +135,15 @@ class Watch:
         settings.queueing.worker_limit = 50
         # A worker waiting for further events of its object occupies another one's slot.
         settings.queueing.idle_timeout = 0.02
-        for kind in WATCHED:
+        for kind in self._kinds:
             labels = self._selector if kind is api.CHANGEFEED else api.NAME_LABEL
             if labels:
                 settings.watching.label_selectors[_selector(kind)] = labels
         return settings
 
     async def _login(self, **_: Any) -> kopf.AiohttpSession:
-        session = self._connection.session(timeout=30, limit=0, middlewares=(listening(self._heard, self._on_list),))
+        hears = listening(self._kinds, self._heard, self._on_list)
+        session = self._connection.session(timeout=30, limit=0, middlewares=(hears,))
         return kopf.AiohttpSession(server=self._connection.server, aiohttp_session=session)
 
     def _on_list(self, kind: api.Kind, namespace: str) -> None:
@@ -171,11 +173,13 @@ def _selector(kind: api.Kind) -> tuple[str, str, str]:
 
 
 def listening(
-    heard: Callable[[api.Kind, str], None], listed: Callable[[api.Kind, str], None] = lambda kind, namespace: None
+    watched: Sequence[api.Kind],
+    heard: Callable[[api.Kind, str], None],
+    listed: Callable[[api.Kind, str], None] = lambda kind, namespace: None,
 ) -> aiohttp.ClientMiddlewareType:
     """Calls `heard(kind, namespace)` for each successful response to a list or watch and for each chunk of its stream;
     `listed` for the first page of each list."""
-    kinds = {kind.plural: kind for kind in WATCHED}
+    kinds = {kind.plural: kind for kind in watched}
 
     async def middleware(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         response = await handler(request)

@@ -1,8 +1,4 @@
-"""The SparkApplication of an attempt. Pure.
-
-Sets every field that the Spark operator would default, and puts pod settings in the templates, so that its webhook
-isn't needed.
-"""
+"""The SparkApplication of an attempt, whichever the Spark operator is. Pure."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ from changefeed_operator import api
 from changefeed_operator.api import Json
 from changefeed_operator.manifests import pods
 from changefeed_operator.settings import Settings
+from changefeed_operator.spark_operator.contract import PodRole, SparkProgram
 from changefeed_operator.target import Target
 from changefeed_operator.template import merge
 
@@ -48,44 +45,32 @@ _SPARK_CONF = {
 
 
 def application(target: Target, settings: Settings, attempt: int, owner: Json) -> dict[str, Any]:
-    """The SparkApplication (v1beta2) of attempt `attempt`, owned by the Changefeed `owner`."""
+    """The SparkApplication of attempt `attempt`, owned by the Changefeed `owner`."""
     metadata = target.resource.metadata
     name = api.child_name(metadata.name)
     marks = {api.ATTEMPT_LABEL: str(attempt), api.SPEC_HASH_LABEL: target.hash}
-    conf = {**_SPARK_CONF, "spark.kubernetes.executor.podNamePrefix": f"{name}-{attempt}"}
-    spec: dict[str, Any] = {
-        "type": "Python",
-        "pythonVersion": "3",
-        "mode": "cluster",
-        "sparkVersion": SPARK_VERSION,
-        "image": pods.image(target, settings),
-        "imagePullPolicy": settings.image_pull_policy,
-        "mainApplicationFile": APPLICATION_FILE,
-        "arguments": ["run", *pods.config_arguments(), "--attempt", str(attempt), "--take-over"],
-        "restartPolicy": {"type": "Never"},
-        "sparkConf": conf,
-        "driver": _driver(target, marks, attempt),
-        "executor": _executor(target, marks),
-    }
-    if settings.image_pull_secrets:
-        spec["imagePullSecrets"] = list(settings.image_pull_secrets)
-    manifest = pods.child(api.APPLICATION, name, metadata.name, owner)
+    program = SparkProgram(
+        spark_version=SPARK_VERSION,
+        image=pods.image(target, settings),
+        image_pull_policy=settings.image_pull_policy,
+        image_pull_secrets=settings.image_pull_secrets,
+        file=APPLICATION_FILE,
+        arguments=("run", *pods.config_arguments(), "--attempt", str(attempt), "--take-over"),
+        conf={**_SPARK_CONF, "spark.kubernetes.executor.podNamePrefix": f"{name}-{attempt}"},
+        driver=_driver(target, marks, attempt),
+        driver_pod=api.driver_pod_name(metadata.name),
+        executor=_executor(target, marks),
+        executors=target.resource.spec.spark.executor.instances,
+    )
+    manifest = pods.child(settings.spark.kind, name, metadata.name, owner)
     manifest["metadata"]["labels"].update(marks)
-    made = {**manifest, "spec": spec}
+    made = {**manifest, "spec": settings.spark.spec(program)}
     # Covers what the spec's hash covers: the templates contain settings that the driver applies live.
-    made["metadata"]["annotations"] = {api.APPLIED: api.digest(outline(made))}
+    made["metadata"]["annotations"] = {api.APPLIED: api.digest(settings.spark.outline(made))}
     return made
 
 
-def outline(manifest: Json) -> dict[str, Any]:
-    """The manifest without the pod templates: the API server drops unknown fields that users put there."""
-    spec = dict(api.mapping_at(manifest, "spec"))
-    for role in ("driver", "executor"):
-        spec[role] = {name: value for name, value in api.mapping_at(spec, role).items() if name != "template"}
-    return {**manifest, "spec": spec}
-
-
-def _driver(target: Target, marks: Mapping[str, str], attempt: int) -> dict[str, Any]:
+def _driver(target: Target, marks: Mapping[str, str], attempt: int) -> PodRole:
     metadata, driver = target.resource.metadata, target.resource.spec.spark.driver
     env = [
         {"name": "CHANGEFEED_NAMESPACE", "value": metadata.namespace},
@@ -117,13 +102,10 @@ def _driver(target: Target, marks: Mapping[str, str], attempt: int) -> dict[str,
         }
     }
     heap = _heap_mib(driver.memory, 4)
-    return {
-        **_pod(driver, api.DRIVER_CONTAINER, heap, ours, marks, target, _probes()),
-        **_cpu(driver, api.DRIVER_CONTAINER),
-    }
+    return _pod(driver, api.DRIVER_CONTAINER, heap, ours, marks, target, _probes())
 
 
-def _executor(target: Target, marks: Mapping[str, str]) -> dict[str, Any]:
+def _executor(target: Target, marks: Mapping[str, str]) -> PodRole:
     executor = target.resource.spec.spark.executor
     ours = {
         "spec": {
@@ -133,8 +115,7 @@ def _executor(target: Target, marks: Mapping[str, str]) -> dict[str, Any]:
         }
     }
     heap = _heap_mib(executor.memory, 6)
-    pod = _pod(executor, api.EXECUTOR_CONTAINER, heap, ours, marks, target)
-    return {"instances": executor.instances, **pod, **_cpu(executor, api.EXECUTOR_CONTAINER)}
+    return _pod(executor, api.EXECUTOR_CONTAINER, heap, ours, marks, target)
 
 
 def _probes() -> dict[str, Any]:
@@ -159,7 +140,7 @@ def _pod(
     marks: Mapping[str, str],
     target: Target,
     probes: Json | None = None,
-) -> dict[str, Any]:
+) -> PodRole:
     """Return what driver and executor pods have in common. The container's memory limit is the spec's memory."""
     defaults = {
         "spec": {
@@ -177,16 +158,19 @@ def _pod(
             "volumes": [pods.scratch_volume()],
         },
     }
-    return {
-        "cores": role.cores,
-        "memory": f"{heap_mib}m",
-        "memoryOverhead": f"{role.memory // _MI - heap_mib}m",
-        "serviceAccount": pods.service_account(target),
-        "labels": {**api.labels(target.resource.metadata.name), **marks},
+    request, limit = _cpu(role, container)
+    return PodRole(
+        cores=role.cores,
+        heap_mib=heap_mib,
+        overhead_mib=role.memory // _MI - heap_mib,
+        core_request=request,
+        core_limit=limit,
+        service_account=pods.service_account(target),
+        labels={**api.labels(target.resource.metadata.name), **marks},
         # Otherwise Argo CD shows a running pod with restartPolicy Never as progressing.
-        "annotations": {"argocd.argoproj.io/ignore-restart-policy": "true"},
-        "template": merge(merge(defaults, role.template), ours),
-    }
+        annotations={"argocd.argoproj.io/ignore-restart-policy": "true"},
+        template=merge(merge(defaults, role.template), ours),
+    )
 
 
 def _heap_mib(memory: int, share: int) -> int:
@@ -194,13 +178,11 @@ def _heap_mib(memory: int, share: int) -> int:
     return min(max(memory // _MI // share, 512), 4096)
 
 
-def _cpu(role: DriverSpec | Executor, container: str) -> dict[str, Any]:
-    """`coreRequest` and `coreLimit`: Spark's values override the template's, so the template's are passed on here."""
+def _cpu(role: DriverSpec | Executor, container: str) -> tuple[str, str]:
+    """CPU request and limit, "" for none: Spark's values override the template's, so those are passed on here."""
     containers = api.list_at(role.template, "spec", "containers")
     resources: Json = next((api.mapping_at(each, "resources") for each in containers if each["name"] == container), {})
-    cpu = {"coreRequest": _quantity(resources, "requests") or str(role.cores)}
-    limit = _quantity(resources, "limits")
-    return {**cpu, "coreLimit": limit} if limit else cpu
+    return _quantity(resources, "requests") or str(role.cores), _quantity(resources, "limits")
 
 
 def _quantity(resources: Json, bound: str) -> str:

@@ -101,6 +101,14 @@ class Kube:
         # Items of a list have neither.
         return [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in answer["items"]]
 
+    async def serves(self, kind: Kind) -> bool:
+        """Tell whether the API server knows the kind, as it does once a CRD is established."""
+        try:
+            answer = await self._request("GET", f"/apis/{kind.api_version}")
+        except NotFound:
+            return False
+        return any(found.get("name") == kind.plural for found in answer.get("resources", ()))
+
     async def log(self, namespace: str, pod: str, container: str, lines: int) -> str:
         """The last lines of a container's log; "" if unavailable, for instance because its node is lost.
 

@@ -124,6 +124,15 @@ class Reason(StrEnum):
         ),
     )
     STARTING = "Starting", Shown("An attempt is starting; its driver has not reported yet.", "Pending")
+    NO_SPARK_OPERATOR = (
+        "NoSparkOperator",
+        Shown("The cluster serves no SparkApplications that the operator may use; nothing can be started.", "Warning"),
+        Sent(
+            "The cluster serves no SparkApplications that the operator may use; nothing can be started, paused or "
+            "closed.",
+            "Install the Spark operator that the message names, or change the chart's `spark.operator`.",
+        ),
+    )
     REFUSED = (
         "Refused",
         Shown(

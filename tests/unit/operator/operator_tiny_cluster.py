@@ -12,11 +12,13 @@ from typing import Any
 from aiohttp import web
 from changefeed.kube.kind import EVENT, LEASE, NAMESPACE
 from changefeed_operator import api
+from changefeed_operator.spark_operator.choice import KNOWN
 from operator_api_server import ApiServer, refusal
 
 _CRD = api.Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
-_KINDS = {kind.plural: kind for kind in (*api.KINDS.values(), LEASE, EVENT, NAMESPACE, _CRD)}
-_GROUPS = {kind.group: kind.api_version for kind in _KINDS.values() if kind.group}
+#: Of those that share a plural, SparkApplications, lists know the first one's API group only.
+_SERVED = (*(each.kind for each in KNOWN), *api.KINDS.values(), LEASE, EVENT, NAMESPACE, _CRD)
+_KINDS = {kind.plural: kind for kind in reversed(_SERVED)}
 
 
 class TinyCluster(ApiServer):
@@ -31,6 +33,7 @@ class TinyCluster(ApiServer):
         self.forbidden: set[str] = set()  # namespaces
         self.watches: dict[str, list[asyncio.Queue[bytes | None]]] = {}
         self.deaf = False  # watches are told of nothing
+        self.without: set[str] = set()  # API groups that it does not serve
 
     def put(self, kind: api.Kind, manifest: dict[str, Any]) -> None:
         """As somebody else's write."""
@@ -71,6 +74,8 @@ class TinyCluster(ApiServer):
         last = request.path.rpartition("/")[2]
         if self.faults[f"{request.method} {request.path}"]:
             return await super()._answer(request)
+        if any(request.path.startswith(f"/apis/{group}/") for group in self.without):
+            return await super()._answer(request)  # there is nothing
         if request.method == "GET" and last in _KINDS:
             return self._list(request, _KINDS[last])
         if found := self._discovery(request.path):
@@ -83,7 +88,8 @@ class TinyCluster(ApiServer):
         if path == "/api":
             return {"versions": ["v1"]}
         if path == "/apis":
-            versions = {group: {"groupVersion": gv, "version": gv.split("/")[1]} for group, gv in _GROUPS.items()}
+            served = {kind.group: kind.api_version for kind in self._served() if kind.group}
+            versions = {group: {"groupVersion": gv, "version": gv.split("/")[1]} for group, gv in served.items()}
             return {
                 "groups": [
                     {"name": group, "versions": [version], "preferredVersion": version}
@@ -92,10 +98,13 @@ class TinyCluster(ApiServer):
             }
         resources = [
             {"name": kind.plural, "kind": kind.kind, "singularName": "", "namespaced": True, "verbs": ["list", "watch"]}
-            for kind in _KINDS.values()
+            for kind in self._served()
             if path == (f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.api_version}")
         ]
         return {"resources": resources} if resources else None
+
+    def _served(self) -> list[api.Kind]:
+        return [kind for kind in _SERVED if kind.group not in self.without]
 
     def _list(self, request: web.Request, kind: api.Kind) -> web.Response:
         items = [found for found in self._of(request.path, kind) if _matches(found, request.query)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from changefeed.spec.field.quantity import parse_duration
@@ -29,6 +30,7 @@ from changefeed_operator.decision.decide import OWN_FIELDS, decide
 from changefeed_operator.loop.seen import SeenObjects
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
+from spark_applications import AskedPod, asked, told, word
 
 START = 1_800_000_000.0
 NAME, NAMESPACE = "orders", "shop"
@@ -315,25 +317,24 @@ class World:
 
     def app_state(self, state: str, message: str = "") -> None:
         assert self.application is not None
-        status = {"applicationState": {"state": state, "errorMessage": message}}
-        self.application["status"] = {**self.application.get("status", {}), **status}
+        last = self.driver["status"] if self.driver else None
+        self.application["status"] = told(self.application, state, message, last)
 
     def submit(self) -> None:
         """The Spark operator takes the application up and makes a driver pod."""
         found = self.application
         assert found is not None
-        found["status"] = {"applicationState": {"state": "SUBMITTED"}, "executionAttempts": 1}
-        role = found["spec"]["driver"]
-        self._pod(api.driver_pod_name(NAME), "driver", role, api.DRIVER_CONTAINER, found)
+        self.app_state(word(found, "submitted"))
+        self._pod(api.driver_pod_name(NAME), "driver", asked(found).driver, api.DRIVER_CONTAINER, found)
 
-    def _pod(self, name: str, role: str, spec: Mapping[str, Any], container: str, owner: Manifest) -> Manifest:
+    def _pod(self, name: str, role: str, wanted: AskedPod, container: str, owner: Manifest) -> Manifest:
         uid, kind = owner["metadata"]["uid"], owner["kind"]
         metadata = {
             "name": name,
-            "labels": {**spec["labels"], api.ROLE_LABEL: role},
+            "labels": {**wanted.labels, api.ROLE_LABEL: role},
             "ownerReferences": [{"uid": uid, "kind": kind, "name": owner["metadata"]["name"]}],
         }
-        template = copy.deepcopy(spec["template"]["spec"])
+        template = copy.deepcopy(wanted.template["spec"])
         template["containers"][0]["image"] = "changefeed-spark:1"
         status = {"phase": "Pending", "containerStatuses": [{"name": container, "state": {"waiting": {}}}]}
         return self._put({"kind": "Pod", "metadata": metadata, "spec": template, "status": status})
@@ -344,10 +345,11 @@ class World:
         assert driver is not None
         driver["status"] = _running(api.DRIVER_CONTAINER, self.now)
         if found is not None:
-            self.app_state("RUNNING")
-            for number in range(found["spec"]["executor"]["instances"]):
-                name = f"{found['spec']['sparkConf']['spark.kubernetes.executor.podNamePrefix']}-exec-{number + 1}"
-                pod = self._pod(name, "executor", found["spec"]["executor"], api.EXECUTOR_CONTAINER, driver)
+            self.app_state(word(found, "running"))
+            wanted = asked(found)
+            for number in range(wanted.executors):
+                name = f"{wanted.executor_prefix}-exec-{number + 1}"
+                pod = self._pod(name, "executor", wanted.executor, api.EXECUTOR_CONTAINER, driver)
                 pod["status"] = _running(api.EXECUTOR_CONTAINER, self.now)
 
     def stray(self, role: str, attempt: str) -> None:
@@ -355,9 +357,9 @@ class World:
         found = self.application
         assert found is not None
         name = api.driver_pod_name(NAME) if role == "driver" else f"{api.child_name(NAME)}-{attempt}-exec-1"
-        spec = copy.deepcopy(found["spec"][role])
-        spec["labels"][api.ATTEMPT_LABEL] = attempt
-        self._pod(name, role, spec, f"spark-kubernetes-{role}", found)["status"]["phase"] = "Running"
+        wanted = asked(found).driver if role == "driver" else asked(found).executor
+        other = replace(wanted, labels={**wanted.labels, api.ATTEMPT_LABEL: attempt})
+        self._pod(name, role, other, f"spark-kubernetes-{role}", found)["status"]["phase"] = "Running"
 
     def report(self, *conditions: tuple[str, str, str, str]) -> None:
         """The driver applies its part of the status: (type, status, reason, message)."""
@@ -393,7 +395,7 @@ class World:
         self._bump(driver)
         if self.application is not None:
             text = f"driver container failed with ExitCode: {code}, Reason: {reason}"
-            self.app_state("FAILED", text) if code else self.app_state("COMPLETED")
+            self.app_state(word(self.application, "failed" if code else "completed"), text if code else "")
 
     def job(self, name: str) -> Manifest:
         return self.objects["Job", name]

@@ -63,6 +63,16 @@ async def test_list_fills_in_the_kind_that_items_lack(server: ApiServer, kube: K
     assert server.asked[0].query == {"labelSelector": "changefeed.dev/name=orders", "limit": "5"}
 
 
+async def test_whether_a_kind_is_served_is_what_discovery_says(server: ApiServer, kube: Kube) -> None:
+    assert not await kube.serves(api.JOB)
+    server.objects["/apis/batch/v1"] = {"resources": [{"name": "cronjobs"}]}
+    assert not await kube.serves(api.JOB)
+    assert await kube.serves(api.CRON_JOB)
+    server.fail("GET", "/apis/batch/v1", refusal(503))
+    with pytest.raises(Transient):
+        await kube.serves(api.CRON_JOB)
+
+
 async def test_apply_is_forced_server_side_apply_of_the_operator(server: ApiServer, kube: Kube) -> None:
     assert await kube.apply(api.CHANGEFEED, FEED, "status") == FEED
     asked = server.asked[0]

@@ -65,7 +65,7 @@ async def bench() -> AsyncIterator[Bench]:
     server = ApiServer()
     await server.start()
     server.objects[PATH] = FEED
-    for kind in api.CHILD_KINDS:
+    for kind in Settings("image").child_kinds:
         server.objects[path_of(kind, "shop")] = {"items": []}
     metrics = Metrics()
     made = Bench(
@@ -83,7 +83,7 @@ async def test_a_pass_shows_decide_the_object_and_all_that_bears_its_name(bench:
     assert observed.changefeed == FEED
     assert observed.children == ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}},)
     lists = [asked for asked in bench.server.asked if asked.path != PATH]
-    assert {asked.path for asked in lists} == {path_of(kind, "shop") for kind in api.CHILD_KINDS}
+    assert {asked.path for asked in lists} == {path_of(kind, "shop") for kind in Settings("image").child_kinds}
     assert {asked.query["labelSelector"] for asked in lists} == {"changefeed.dev/name=orders"}
 
 
@@ -343,7 +343,7 @@ def _watched(bench: Bench, *children: dict[str, Any]) -> Reconciler:
     bench.seen.note(KEY, "ADDED", {**FEED, "metadata": {**FEED["metadata"], "managedFields": [{"fieldsV1": {}}]}})
     for number, child in enumerate(children):
         made = {**child, "metadata": {"uid": f"u-{number}", **child["metadata"]}}
-        bench.seen.note_child(api.KINDS[child["kind"]], KEY, "ADDED", made)
+        bench.seen.note_child(Settings("image").kinds[child["kind"]], KEY, "ADDED", made)
     return bench.reconciler()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from changefeed_operator.manifests.children import children
 from changefeed_operator.manifests.jobs import close_job, hold_cron_job, hold_job, hold_schedule
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Network, Settings
+from changefeed_operator.spark_operator.choice import APACHE
 from changefeed_operator.target import CONFIG_KEY, Target, spec_hash, wanted
 from changefeed_operator.template import merge, template_problem
 from operator_world import NAME, SPEC
 
 GOLDEN = Path(__file__).parent / "testdata" / "rendered.yaml"
+GOLDEN_APACHE = GOLDEN.with_name("rendered_apache.yaml")
 SETTINGS = Settings(image="changefeed-spark:1", network=Network(), image_pull_secrets=("registry",))
 TEMPLATE = {
     "metadata": {"labels": {"team": "shop"}},
@@ -72,6 +75,14 @@ def test_the_manifests_are_the_golden_ones(rewrite: bool) -> None:
     if rewrite:
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
+
+
+def test_the_application_for_apaches_spark_operator_is_the_golden_one(rewrite: bool) -> None:
+    made = application(_target(), replace(SETTINGS, spark=APACHE), 7, _owner())
+    text = yaml.safe_dump(json.loads(json.dumps(made)), sort_keys=False, width=120)
+    if rewrite:
+        GOLDEN_APACHE.write_text(text)
+    assert text == GOLDEN_APACHE.read_text()
 
 
 def test_pods_leave_a_lost_node_after_half_a_minute_unless_their_template_says_otherwise() -> None:

@@ -24,9 +24,13 @@ from changefeed_operator.loop import leader, runtime, watch
 from changefeed_operator.loop.runtime import Operator, OperatorOptions
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Network, Settings
+from changefeed_operator.spark_operator.choice import APACHE, KUBEFLOW
+from changefeed_operator.spark_operator.contract import SparkApi
 from operator_api_server import refusal
 from operator_tiny_cluster import TinyCluster
 
+#: How many kinds are watched: the Changefeeds and everything that belongs to them.
+WATCHED = 1 + len(Settings("image").child_kinds)
 LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/ops/leases/changefeed-operator"
 
 
@@ -99,7 +103,7 @@ async def test_what_is_there_and_what_comes_and_changes_is_worked_on(cluster: Ti
     cluster.put(api.CHANGEFEED, feed())
     process = Process(cluster)
     await process.until(lambda: generation(cluster) == "1")
-    await process.until(lambda: len(cluster.watches) == len(watch.WATCHED) and all(cluster.watches.values()))
+    await process.until(lambda: len(cluster.watches) == WATCHED and all(cluster.watches.values()))
     cluster.put(api.CHANGEFEED, feed("late"))
     await process.until(lambda: generation(cluster, "late") == "1")
     cluster.put(api.CHANGEFEED, feed(generation=2))
@@ -111,7 +115,7 @@ async def test_only_the_named_namespaces_are_asked_about(cluster: TinyCluster) -
     cluster.put(api.CHANGEFEED, feed())
     process = Process(cluster, namespaces=("shop", "bank"))
     await process.until(lambda: generation(cluster) == "1")
-    await process.until(lambda: len(cluster.watches) == 2 * len(watch.WATCHED))
+    await process.until(lambda: len(cluster.watches) == 2 * WATCHED)
     assert all("/namespaces/" in path for path in cluster.watches)
     assert await process.end() == 0
 
@@ -132,7 +136,7 @@ async def test_a_namespace_that_is_forbidden_stops_only_itself(
 
     cluster.forbidden.clear()
     await process.until(lambda: "refused_namespace_info{" not in process.metrics)
-    await process.until(lambda: sum(map(len, cluster.watches.values())) == 2 * len(watch.WATCHED))
+    await process.until(lambda: sum(map(len, cluster.watches.values())) == 2 * WATCHED)
     cluster.forbidden.add("bank")
     cluster.end_watches()
     await process.until(lambda: "refused_namespace_info{" in process.metrics)
@@ -159,8 +163,8 @@ async def test_a_leader_that_can_serve_nothing_does_not_say_that_it_leads(cluste
 
 async def test_watches_that_are_cut_come_back_and_lose_nothing(cluster: TinyCluster) -> None:
     process = Process(cluster)
-    await process.until(lambda: sum(map(len, cluster.watches.values())) == len(watch.WATCHED))
-    assert cluster.end_watches() == len(watch.WATCHED)
+    await process.until(lambda: sum(map(len, cluster.watches.values())) == WATCHED)
+    assert cluster.end_watches() == WATCHED
     cluster.put(api.CHANGEFEED, feed())
     await process.until(lambda: generation(cluster) == "1")
     assert await process.end() == 0
@@ -247,7 +251,7 @@ async def test_a_storm_of_errors_on_a_watch_does_not_end_it(
 
 async def test_a_selector_is_for_changefeeds_and_of_the_rest_only_children_are_watched(cluster: TinyCluster) -> None:
     process = Process(cluster, selector="tier=gold")
-    await process.until(lambda: len(cluster.watches) == len(watch.WATCHED))
+    await process.until(lambda: len(cluster.watches) == WATCHED)
     by_plural = {path.rpartition("/")[2]: selector for path, selector in cluster.selectors.items()}
     assert by_plural.pop("changefeeds") == "tier=gold"
     assert set(by_plural.values()) == {"changefeed.dev/name"}
@@ -256,7 +260,7 @@ async def test_a_selector_is_for_changefeeds_and_of_the_rest_only_children_are_w
 
 async def test_it_ends_at_once_while_it_waits_for_a_crd(cluster: TinyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "WAIT_SECONDS", 3600.0)
-    cluster.fail("GET", "/apis/sparkoperator.k8s.io/v1beta2/sparkapplications", refusal(404, "NotFound"))
+    cluster.without = {KUBEFLOW.kind.group, APACHE.kind.group}
     process = Process(cluster)
     await process.until(lambda: process.operator.vitals().waits_for)
     assert await process.end() == 0
@@ -274,20 +278,70 @@ async def test_work_that_ends_at_the_moment_of_the_stop_ends_well(
     assert await process.end() == 0
 
 
-async def test_a_crd_that_comes_later_is_waited_for(cluster: TinyCluster) -> None:
-    path = "/apis/sparkoperator.k8s.io/v1beta2/sparkapplications"
-    cluster.fail("GET", path, *(refusal(404, "NotFound") for _ in range(3)))
+def _groups(cluster: TinyCluster) -> set[str]:
+    """Return the API groups whose SparkApplications are watched."""
+    return {path.split("/")[2] for path, open_ in cluster.watches.items() if open_ and "sparkapplications" in path}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "lacking", "comes"),
+    [
+        ("Auto", ("sparkoperator.k8s.io", "spark.apache.org"), "spark.apache.org"),
+        ("Auto", ("sparkoperator.k8s.io", "spark.apache.org"), "sparkoperator.k8s.io"),
+        ("Apache", ("spark.apache.org",), "spark.apache.org"),
+        ("Kubeflow", ("sparkoperator.k8s.io",), "sparkoperator.k8s.io"),
+    ],
+)
+async def test_a_crd_that_comes_later_is_waited_for_and_each_changefeed_says_so(
+    cluster: TinyCluster, chosen: str, lacking: tuple[str, ...], comes: str
+) -> None:
+    cluster.without = set(lacking)
     cluster.put(api.CHANGEFEED, feed())
-    process = Process(cluster)
-    await process.until(lambda: "SparkApplication" in process.operator.vitals().waits_for)
+    process = Process(cluster, spark_operator=chosen)
+    await process.until(lambda: (cluster.find(api.CHANGEFEED, "shop", "orders") or {}).get("status"))
+    told = (cluster.find(api.CHANGEFEED, "shop", "orders") or {})["status"]
+    ready = next(each for each in told["conditions"] if each["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "NoSparkOperator")
+    assert all(f"sparkapplications.{group}" in ready["message"] for group in lacking)
+    assert process.operator.vitals().waits_for == ready["message"] == told["message"]
+    assert not generation(cluster)
+
+    cluster.without.remove(comes)
     await process.until(lambda: generation(cluster) == "1")
     assert process.operator.vitals().waits_for == ""
+    await process.until(lambda: _groups(cluster) == {comes})
+    assert await process.end() == 0
+
+
+async def test_the_lack_of_a_spark_operator_is_written_once_and_not_where_reconciliation_is_paused(
+    cluster: TinyCluster,
+) -> None:
+    cluster.without = {KUBEFLOW.kind.group, APACHE.kind.group}
+    cluster.put(api.CHANGEFEED, feed())
+    paused = feed("paused")
+    paused["metadata"]["annotations"] = {api.RECONCILE: "paused"}
+    cluster.put(api.CHANGEFEED, paused)
+    process = Process(cluster)
+    path = f"/apis/{KUBEFLOW.kind.api_version}"
+    await process.until(lambda: sum(asked.path == path for asked in cluster.asked) > 5)
+    writes = [asked.path for asked in cluster.asked if asked.path.endswith("/status")]
+    assert writes == ["/apis/changefeed.dev/v1alpha1/namespaces/shop/changefeeds/orders/status"]
+    assert await process.end() == 0
+
+
+@pytest.mark.parametrize(("chosen", "spark"), [("Auto", KUBEFLOW), ("Kubeflow", KUBEFLOW), ("Apache", APACHE)])
+async def test_a_cluster_with_both_spark_operators_is_served_by_kubeflows_unless_told_otherwise(
+    cluster: TinyCluster, chosen: str, spark: SparkApi
+) -> None:
+    process = Process(cluster, spark_operator=chosen)
+    await process.until(lambda: sum(map(len, cluster.watches.values())) == WATCHED)
+    assert _groups(cluster) == {spark.kind.group}
     assert await process.end() == 0
 
 
 async def test_sigterm_gives_the_lease_back(cluster: TinyCluster) -> None:
     process = Process(cluster)
-    await process.until(lambda: len(cluster.watches) == len(watch.WATCHED))
+    await process.until(lambda: len(cluster.watches) == WATCHED)
     os.kill(os.getpid(), signal.SIGTERM)  # after kopf has taken the signals: they are ours again
     async with asyncio.timeout(20.0):
         assert await process.task == 0
@@ -305,7 +359,7 @@ async def test_a_standby_does_nothing_until_the_leader_is_gone(cluster: TinyClus
     assert not second.operator.leads
     assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == holder
     watches = sum(map(len, cluster.watches.values()))
-    assert watches == len(watch.WATCHED)
+    assert watches == WATCHED
     assert await first.end() == 0
     cluster.put(api.CHANGEFEED, feed(generation=2))
     await second.until(lambda: generation(cluster) == "2")
@@ -324,7 +378,7 @@ async def test_a_standby_ends_when_told_to(cluster: TinyCluster) -> None:
 
 async def test_a_lost_lease_ends_the_process_at_once(cluster: TinyCluster) -> None:
     process = Process(cluster)
-    await process.until(lambda: len(cluster.watches) == len(watch.WATCHED))
+    await process.until(lambda: len(cluster.watches) == WATCHED)
     lease = cluster.objects[LEASE_PATH]
     cluster.put(LEASE, {**lease, "spec": {**lease["spec"], "holderIdentity": "another"}})
     async with asyncio.timeout(20.0):

@@ -1,5 +1,6 @@
 """What `decide` does over time, told in testdata/*.txt (tests/datadriven.py). Commands:
 
+spark Kubeflow|Apache     whose Spark operator the cluster has; kubeflow's until it is said
 create [paused] [FIELD=VALUE ...]
 edit PATH VALUE (YAML; `-` takes the field away)          delete
 reconcile                 passes of the operator until one changes nothing
@@ -29,6 +30,7 @@ show                      what exists
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ from changefeed_operator.actions import (
     PatchStatus,
     SetFinalizer,
 )
+from changefeed_operator.spark_operator.choice import KNOWN
 from operator_world import World
 
 STORIES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
@@ -64,6 +67,10 @@ class Story:
         method = getattr(self, "do_" + name)
         said: str | None = method(rest)
         return said or ""
+
+    def do_spark(self, name: str) -> None:
+        (spark,) = [each for each in KNOWN if each.name == name]
+        self.world.settings = replace(self.world.settings, spark=spark)
 
     def do_create(self, how: str) -> None:
         words = how.split()

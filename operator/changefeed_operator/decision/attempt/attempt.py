@@ -17,23 +17,24 @@ from changefeed_operator.decision.attempt.ledger import AttemptLedger, AttemptOu
 from changefeed_operator.decision.attempt.restart import HEALTHY_S
 from changefeed_operator.decision.children.drift import changed_by_others
 from changefeed_operator.decision.conditions import Situation, condition
+from changefeed_operator.decision.evidence.application import end_without_pod, not_submitted
 from changefeed_operator.decision.evidence.driver_pod import (
     End,
     disruption_of,
-    end_in_text,
     end_of,
     is_over,
     is_unreachable,
+    lost,
     started_at,
     trouble_of,
 )
 from changefeed_operator.decision.evidence.pods import LOOK_S
-from changefeed_operator.decision.evidence.spark_words import AGAINST_REFUSAL, cause_in, refusal_in
 from changefeed_operator.decision.progress import progress
-from changefeed_operator.manifests.application import application, outline
+from changefeed_operator.manifests.application import application
 from changefeed_operator.manifests.last_log import last_log
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
+from changefeed_operator.spark_operator.contract import ApplicationStage
 from changefeed_operator.target import Wanted
 
 #: Seconds after which a SparkApplication without a driver pod counts as stuck.
@@ -45,9 +46,6 @@ PENDING_S = {Reason.UNSCHEDULABLE: 900.0, Reason.IMAGE_PULL: 300.0, Reason.DRIVE
 LATE_S = 120.0
 #: Seconds until a pod on a lost node is force-deleted, once Kubernetes or the operator has deleted it.
 UNREACHABLE_S = 5.0
-
-#: The error class of an attempt when the API server rejects one of its pods.
-REFUSED = str(Reason.REFUSED)
 
 _EXECUTOR_GRACE_S = 30
 
@@ -146,11 +144,11 @@ def _under_way(view: PassInput) -> Step:
         return _over(view, ledger.stopped())
     ours = _of_attempt(found, number)
     if ours is None or view.uid not in api.owner_uids(ours) or api.is_deleting(ours):
-        return _ended(view, _lost("Its SparkApplication was deleted by someone else."))
+        return _ended(view, lost("Its SparkApplication was deleted by someone else."))
     if view.wanted.target is not None:
         made = application(view.wanted.target, view.settings, ledger.attempt, observed.changefeed or {})
-        if changed := changed_by_others(outline(made), ours):
-            return _ended(view, _lost(f"Its SparkApplication was modified by someone else: {changed}."))
+        if changed := changed_by_others(view.settings.spark.outline(made), ours):
+            return _ended(view, lost(f"Its SparkApplication was modified by someone else: {changed}."))
     view = replace(view, ledger=ledger.created())
     step = _without_driver(view, ours) if driver is None else _with_driver(view, driver)
     goes_on = step.ledger.phase is Phase.CREATED
@@ -211,45 +209,31 @@ def _kept_log(view: PassInput) -> tuple[KeepLog, ...]:
     return (KeepLog(last_log(observed.name, observed.changefeed or {}, view.ledger.attempt, observed.driver_log)),)
 
 
-def _lost(message: str) -> End:
-    return End(AttemptOutcome.FAILED, "Lost", message, Reason.LOST)
-
-
 def _without_driver(view: PassInput, ours: Json) -> Step:
     """A SparkApplication without a driver pod: the pod is not created yet, it is stuck, or it is over."""
-    state = api.text_at(ours, "status", "applicationState", "state")
-    said = api.text_at(ours, "status", "applicationState", "errorMessage")
-    if state == "SUBMISSION_FAILED" or (state == "FAILED" and not api.whole_at(ours, "status", "executionAttempts")):
-        return _ended(view, _not_submitted(said))
-    if state in ("FAILED", "COMPLETED"):
-        why = cause_in(said) or "no cause given"
-        return _ended(view, end_in_text(said) or _lost(f"Its driver pod is gone: {why}."))
+    spark = view.settings.spark
+    state = spark.state(ours)
+    if state.stage is ApplicationStage.NOT_SUBMITTED:
+        return _ended(view, not_submitted(state.said))
+    if state.stage is ApplicationStage.OVER:
+        return _ended(view, end_without_pod(state))
     stuck_at = max(_created(ours), _unready_since(view)) + STUCK_S
     if view.now < stuck_at:
-        is_new = state in ("", "SUBMITTED")
-        text = f"The SparkApplication is {state} and has no driver pod."
+        is_new = state.stage in (ApplicationStage.UNSEEN, ApplicationStage.NEW)
+        text = f"The SparkApplication is {state.word} and has no driver pod."
         situation = Situation(
             Reason.STARTING, "Waiting for the Spark operator to create the driver's pod." if is_new else text
         )
         return Step(view.ledger, situation, look_again_at=stuck_at)
-    if not state:
+    if state.stage is ApplicationStage.UNSEEN:
         namespace = view.observed.namespace
         text = (
             "The Spark operator has not picked up the SparkApplication. "
-            f"Check that it is running and that its spark.jobNamespaces include {namespace}."
+            f"Check that it is running and that its {spark.namespaces_value} include {namespace}."
         )
         return _ended(view, End(AttemptOutcome.FAILED, "NotTakenUp", text, Reason.SUBMISSION))
-    text = f"The SparkApplication is stuck in {state} without a driver pod. Check the Spark operator's log."
+    text = f"The SparkApplication is stuck in {state.word} without a driver pod. Check the Spark operator's log."
     return _ended(view, End(AttemptOutcome.FAILED, "Stuck", text, Reason.STUCK))
-
-
-def _not_submitted(said: str) -> End:
-    if refusal := refusal_in(said):
-        text = f"The API server rejects the driver's pod: {refusal}. {AGAINST_REFUSAL}"
-        return End(AttemptOutcome.FAILED, REFUSED, text, Reason.SUBMISSION)
-    why = cause_in(said) or "no cause given"
-    text = f"The Spark operator could not submit the SparkApplication: {why}. Check the Spark operator's log."
-    return End(AttemptOutcome.FAILED, "Submission", text, Reason.SUBMISSION)
 
 
 def _with_driver(view: PassInput, driver: Json) -> Step:
@@ -332,7 +316,7 @@ def _remove_application(removal: _Removal, view: PassInput) -> None:
         if driver is not None:
             removal.take(driver, view.now, _EXECUTOR_GRACE_S)
     elif not api.is_deleting(found):
-        removal.actions.append(DeleteObject(api.APPLICATION.kind, api.name_of(found), api.uid_of(found)))
+        removal.actions.append(DeleteObject(api.APPLICATION, api.name_of(found), api.uid_of(found)))
 
 
 def _may_start(view: PassInput) -> bool:

@@ -17,6 +17,7 @@ from changefeed_operator.actions import Action, Apply, DeleteObject, EmitEvent
 from changefeed_operator.api import Json
 from changefeed_operator.decision.children.drift import changed_by_others, differences
 from changefeed_operator.observe import Observed
+from changefeed_operator.spark_operator.choice import KNOWN
 
 #: Seconds between two repairs of one object, in case something else, such as an admission webhook, keeps changing it.
 REPAIR_EVERY_S = 30.0
@@ -110,7 +111,6 @@ def superfluous(
 
 #: Where the volumes are.
 _POD_SPECS: Mapping[str, tuple[str, ...]] = {
-    api.APPLICATION.kind: ("spec", "driver", "template", "spec"),
     api.POD.kind: ("spec",),
     api.JOB.kind: ("spec", "template", "spec"),
     api.CRON_JOB.kind: ("spec", "jobTemplate", "spec", "template", "spec"),
@@ -120,7 +120,11 @@ _POD_SPECS: Mapping[str, tuple[str, ...]] = {
 def _mounted(observed: Observed) -> Iterator[str]:
     """Names of the ConfigMaps that an application, a pod or a job reads."""
     for child in observed.children:
-        for volume in api.list_at(child, *_POD_SPECS.get(api.kind_of(child), ("spec",)), "volumes"):
+        kind = api.kind_of(child)
+        # Of either Spark operator: the cluster's may just have been replaced.
+        templates = [each.driver_template(child) for each in KNOWN] if kind == api.APPLICATION else [child]
+        path = _POD_SPECS.get(kind, ("spec",))
+        for volume in (each for template in templates for each in api.list_at(template, *path, "volumes")):
             yield api.text_at(volume, "configMap", "name")
 
 

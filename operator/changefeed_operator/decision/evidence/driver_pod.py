@@ -69,7 +69,7 @@ def end_of(pod: Json, events: Sequence[Json] = (), log: str = "") -> End:
     terminated = _terminated(pod)
     if not terminated:
         why = api.text_at(pod, "status", "reason") or disruption_of(pod) or "no reason given"
-        return _lost(f"The driver's pod failed: {why}. {api.text_at(pod, 'status', 'message')}".strip())
+        return lost(f"The driver's pod failed: {why}. {api.text_at(pod, 'status', 'message')}".strip())
     started, finished = api.time_at(terminated, "startedAt"), api.time_at(terminated, "finishedAt")
     is_fast = started is not None and finished is not None and finished - started < FAST_S
     said = _said(api.text_at(terminated, "message"))
@@ -109,7 +109,7 @@ def _classified(code: int, reason: str, said: Mapping[str, str], is_fast: bool) 
     if code == 0:
         if cause == "Finished":
             return End(AttemptOutcome.FINISHED, cause, message)
-        return _lost("Someone other than the operator stopped the driver, and it drained.")
+        return lost("Someone other than the operator stopped the driver, and it drained.")
     if code == _BAD_INPUT or (code == 1 and cause in _FOR_A_PERSON):
         return End(
             AttemptOutcome.STALLED, cause or "InvalidSpec", message or f"The driver rejected its input (exit {code})."
@@ -123,13 +123,14 @@ def _classified(code: int, reason: str, said: Mapping[str, str], is_fast: bool) 
         known = int(newest) if _COUNT.fullmatch(newest) else 0
         return End(AttemptOutcome.FAILED, cause or "Fenced", text, Reason.FENCED, known)
     if not cause and code == 143:
-        return _lost("The driver was terminated (exit 143) before it drained.")
+        return lost("The driver was terminated (exit 143) before it drained.")
     failure = Reason.FAST_FAIL if is_fast else Reason.CRASH
     text = message or f"The driver exited with code {code}. Check its log: changefeed logs."
     return End(AttemptOutcome.FAILED, cause or str(failure), text, failure)
 
 
-def _lost(message: str) -> End:
+def lost(message: str) -> End:
+    """The attempt went because somebody or something took it away."""
     return End(AttemptOutcome.FAILED, "Lost", message, Reason.LOST)
 
 

@@ -1,0 +1,1 @@
+"""The Spark operators that can run a changefeed's driver: what each of them wants and says."""
