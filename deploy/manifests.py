@@ -122,7 +122,7 @@ def _cluster_service_version(objects: list[Object], crd: Object) -> Object:
         },
         "spec": {
             "displayName": "Changefeed operator",
-            "description": f"{chart['description']} Requires Kubeflow's Spark operator.",
+            "description": f"{chart['description']} Requires kubeflow's or Apache's Spark operator.",
             "version": chart["version"],
             "maturity": "alpha",
             "minKubeVersion": "1.29.0",

@@ -23,6 +23,7 @@ from changefeed_operator.manifests.children import children
 from changefeed_operator.manifests.pods import METRICS_PORT
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Network, Settings, parse_defaults
+from changefeed_operator.spark_operator.choice import KNOWN
 from changefeed_operator.target import wanted
 from cluster_chart_tools import CHART, KUBE_VERSION, MONITORING, ROOT, from_prometheus, lua, of_kind, render, run
 from cluster_programs import program
@@ -36,6 +37,7 @@ FULL: dict[str, Any] = {
     "selector": "changefeed.dev/channel=canary",
     "changefeedNetworkPolicies": True,
     "allowPrivilegedTemplates": True,
+    "spark": {"operator": "Apache"},
     "state": {"uri": "s3://cdc-state"},
     "logLevel": "debug",
     "sparkImage": {"registry": "images.example.com", "pullPolicy": "Always", "pullSecrets": ["pull"]},
@@ -172,7 +174,7 @@ def test_the_operator_holds_every_right_that_it_grants() -> None:
 
 def test_the_operator_may_write_and_delete_every_kind_of_child() -> None:
     granted = _granted(_rules(render(), of_drivers=False))
-    for kind in api.CHILD_KINDS:
+    for kind in (*(each.kind for each in KNOWN), *api.CHILD_KINDS):
         verbs = {verb for group, resource, verb in granted if (group, resource) == (kind.group, kind.plural)}
         written = set() if kind is api.POD else {"create", "patch"}
         assert {"get", "list", "watch", "delete", *written} <= verbs, kind.kind
@@ -308,6 +310,7 @@ HEALTH = {
     Reason.CLEANING_UP: "Progressing",
     Reason.DELETING: "Progressing",
     Reason.REFUSED: "Degraded",
+    Reason.NO_SPARK_OPERATOR: "Degraded",
     Reason.DRIVER_PENDING: "Degraded",
     Reason.EXECUTOR_OUT_OF_MEMORY: "Degraded",
     Reason.UNSCHEDULABLE: "Degraded",
