@@ -24,6 +24,7 @@ from drawing import Series, Window, picture
 from measured import ROOT, Cluster, Run, changefeed_run, cluster
 from prometheus import Prometheus, Target, prometheus
 
+sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 import cluster_changefeed_operator
 import cluster_spark_operator

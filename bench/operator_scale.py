@@ -24,6 +24,7 @@ import psutil
 from measured import ROOT, write_report
 from prometheus_client.parser import text_string_to_metric_families
 
+sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 import cluster_changefeed_operator
 import cluster_spark_operator

@@ -9,6 +9,7 @@ from typing import Any
 from cluster_api import Namespace
 from cluster_history import History
 from cluster_processes import READY_S, wait_until
+from spark_applications import KUBEFLOW
 
 SPEC: dict[str, Any] = {
     "upstream": {"pdAddresses": ["http://pd:2379"]},
@@ -17,7 +18,6 @@ SPEC: dict[str, Any] = {
 }
 _CORE_KINDS = ("pods", "configmaps", "serviceaccounts", "services")
 _KINDS = {
-    "sparkapplications": "sparkoperator.k8s.io/v1beta2",
     "roles": "rbac.authorization.k8s.io/v1",
     "rolebindings": "rbac.authorization.k8s.io/v1",
     "poddisruptionbudgets": "policy/v1",
@@ -31,10 +31,11 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True)
 class Feeds:
-    """`history`: of all Changefeeds."""
+    """`history`: of all Changefeeds. `spark`: API group and version of SparkApplications."""
 
     namespace: Namespace
     history: History
+    spark: str = KUBEFLOW
 
     def create(self, name: str, labels: Mapping[str, str] | None = None, **spec: Any) -> None:
         body = {"apiVersion": "changefeed.dev/v1alpha1", "kind": "Changefeed", "spec": {**SPEC, **spec}}
@@ -101,7 +102,8 @@ class Feeds:
         """All that bears its name, as `pods/changefeed-a-driver`, sorted."""
         api, labels = self.namespace.api, f"changefeed.dev/name={name}"
         paths = {plural: self.namespace.core(plural) for plural in _CORE_KINDS}
-        paths |= {plural: self.namespace.of(group, plural) for plural, group in _KINDS.items()}
+        kinds = {"sparkapplications": self.spark, **_KINDS}
+        paths |= {plural: self.namespace.of(group, plural) for plural, group in kinds.items()}
         return sorted(
             f"{plural}/{item['metadata']['name']}" for plural, path in paths.items() for item in api.items(path, labels)
         )
@@ -111,4 +113,4 @@ class Feeds:
         return self.namespace.api.find(self.namespace.core("pods", f"changefeed-{name}-driver"))
 
     def application(self, name: str) -> dict[str, Any] | None:
-        return self.namespace.api.find(self.namespace.applications(f"changefeed-{name}"))
+        return self.namespace.api.find(self.namespace.of(self.spark, "sparkapplications", f"changefeed-{name}"))

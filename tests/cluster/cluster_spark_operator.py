@@ -15,7 +15,9 @@ import yaml
 from cluster_api import SPARK, Namespace
 from cluster_control_plane import ControlPlane
 from cluster_programs import module_folder, program
+from spark_applications import APACHE
 
+APACHE_CRD = Path(__file__).with_name("cluster_apache_crd.yaml")
 NAMESPACE = "spark-operator"
 ACCOUNT = "spark-operator-controller"
 #: Of namespaces that the controller leaves alone, because its part is played there (cluster_played_spark.py).
@@ -33,13 +35,19 @@ def chart() -> Path:
 def install_crds(cluster: ControlPlane) -> None:
     """Returns when SparkApplications can be created, and found by who asks which kinds there are."""
     cluster.kubectl("apply", "--server-side", "-f", chart() / "crds")
-    cluster.processes.wait_until(lambda: _are_known(cluster), "SparkApplications are served")
+    cluster.processes.wait_until(lambda: _are_known(cluster, SPARK), "SparkApplications are served")
 
 
-def _are_known(cluster: ControlPlane) -> bool:
-    kinds = cluster.api.request("GET", SPARK).body.get("resources", [])
+def install_apache_crd(cluster: ControlPlane) -> None:
+    """The same for those of Apache's Spark operator; the CRD is ours."""
+    cluster.kubectl("apply", "--server-side", "-f", APACHE_CRD)
+    cluster.processes.wait_until(lambda: _are_known(cluster, f"/apis/{APACHE}"), "Apache's are served")
+
+
+def _are_known(cluster: ControlPlane, group: str) -> bool:
+    kinds = cluster.api.request("GET", group).body.get("resources", [])
     is_listed = any(kind["name"] == "sparkapplications" for kind in kinds)
-    return is_listed and cluster.api.request("GET", f"{SPARK}/sparkapplications").status == 200
+    return is_listed and cluster.api.request("GET", f"{group}/sparkapplications").status == 200
 
 
 def grant(cluster: ControlPlane) -> None:

@@ -95,6 +95,12 @@ def spark_crds(cluster: ControlPlane) -> None:
 
 
 @pytest.fixture(scope="session")
+def apache_crd(cluster: ControlPlane) -> None:
+    """SparkApplications of Apache's Spark operator can be created."""
+    cluster_spark_operator.install_apache_crd(cluster)
+
+
+@pytest.fixture(scope="session")
 def spark_operator_rights(cluster: ControlPlane, spark_crds: None) -> None:
     """The kubeflow controller may work."""
     cluster_spark_operator.grant(cluster)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from changefeed_operator.loop.watch import WATCHED
+from changefeed_operator.settings import Settings
 from cluster_api import CORE, Namespace
 from cluster_api_proxy import ApiProxy
 from cluster_changefeed_operator import ChangefeedOperator, ForkedOperator
@@ -25,6 +25,8 @@ _RETRIES = "changefeed_operator_retries_total"
 LOOKS_AN_HOUR = 12
 REPORTS_AN_HOUR = 360
 GONE_S = 30.0
+#: How many kinds are watched: the Changefeeds and everything that belongs to them.
+WATCHED = 1 + len(Settings("image").child_kinds)
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -144,11 +146,11 @@ def test_of_two_operators_one_leads_and_the_other_takes_over(
 def test_watches_that_are_cut_lose_nothing(behind_proxy: ChangefeedOperator, feeds: Feeds, proxy: ApiProxy) -> None:
     behind_proxy.install()
     behind_proxy.start()
-    wait_until(lambda: proxy.open_watches == len(WATCHED), "all is watched")
-    assert proxy.drop_watches() == len(WATCHED)
+    wait_until(lambda: proxy.open_watches == WATCHED, "all is watched")
+    assert proxy.drop_watches() == WATCHED
     feeds.create("orders")
     feeds.wait_until("orders", "Normal")
-    wait_until(lambda: proxy.open_watches == len(WATCHED), "all is watched again")
+    wait_until(lambda: proxy.open_watches == WATCHED, "all is watched again")
     assert behind_proxy.process.poll() is None
 
 
