@@ -18,6 +18,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 UV := VIRTUAL_ENV=.venv .venv/bin/uv
 TOPICS := $(PY) tests/consumers/consumers_topic_reference.py
 POSTGRESQL_TYPES := $(PY) tests/consumers/consumers_postgresql_types.py
+SUPPORT := $(PY) tests/support_page.py
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
 CODE := spark-apps devcluster operator tests bench examples images deploy release
 
@@ -87,6 +88,7 @@ generate: $(STAMP) ## generate Python from .proto files, and the CRD and referen
 	$(PY) -m changefeed.cli.generated .
 	$(TOPICS) docs/reference/topics.md
 	$(POSTGRESQL_TYPES) docs/reference/postgresql-types.md
+	$(SUPPORT) docs/support.md
 
 check-generated: $(STAMP) ## fail if a checked-in generated file is out of date
 	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
@@ -103,7 +105,10 @@ check-generated: $(STAMP) ## fail if a checked-in generated file is out of date
 	for page in topics postgresql-types; do \
 		diff -u docs/reference/$$page.md "$$fresh/$$page.md" \
 			|| { echo "docs/reference/$$page.md does not match the code: run make generate." >&2; exit 1; }; \
-	done
+	done; \
+	$(SUPPORT) "$$fresh/support.md"; \
+	diff -u docs/support.md "$$fresh/support.md" \
+		|| { echo "docs/support.md does not match the versions that tests run: run make generate." >&2; exit 1; }
 
 manifests: $(STAMP) ## generate the kustomize base and OLM bundle in deploy/ from the chart; test-cluster checks them
 	@$(PY) tests/cluster/cluster_programs.py helm
