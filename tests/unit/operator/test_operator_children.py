@@ -13,8 +13,10 @@ from changefeed.spec.parse import digest
 from changefeed.spec.reasons import Reason
 from changefeed_operator import api
 from changefeed_operator.actions import Action, Apply, Create, DeleteObject, EmitEvent
-from changefeed_operator.decision.children.upkeep import REPAIR_EVERY_S
+from changefeed_operator.decision.children.upkeep import REPAIR_EVERY_S, superfluous
 from changefeed_operator.settings import Network, Settings
+from changefeed_operator.spark_operator.choice import KNOWN
+from changefeed_operator.spark_operator.contract import SparkApi
 from operator_world import NAME, SPEC, Manifest, World
 
 CONFIG = "changefeed.yaml"
@@ -115,6 +117,19 @@ def test_while_the_spec_is_invalid_a_foreign_config_is_not_run_and_that_is_said(
     world.settle()
     assert world.status["attempt"] == 2
     assert _run_config(world)["filter"]["rules"] == ["shop.*"]
+
+
+@pytest.mark.parametrize("spark", KNOWN, ids=lambda spark: spark.name)
+def test_the_config_of_an_application_that_has_no_pod_yet_stays_as_long_as_that(spark: SparkApi) -> None:
+    world = World(Settings(image="changefeed-spark:1", spark=spark))
+    world.create()
+    world.reconcile()
+    assert world.driver is None
+    (config,) = [name for kind, name in world.objects if kind == "ConfigMap"]
+    assert superfluous(world.observe(), [], [], "another") == []
+    del world.objects[api.APPLICATION, api.child_name(NAME)]
+    uid = world.objects["ConfigMap", config]["metadata"]["uid"]
+    assert superfluous(world.observe(), [], [], "another") == [DeleteObject("ConfigMap", config, uid)]
 
 
 def test_each_spec_has_a_config_of_its_own_that_goes_when_no_attempt_reads_it() -> None:
