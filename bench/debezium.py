@@ -28,7 +28,7 @@ import psutil
 from cases import CASES
 from measured import ROOT, memory_in_use, runs_of, write_report
 from meter import Meter
-from postgresql import PASSWORD, ROWS_OF_A_TRANSACTION, SERVER, TABLES, USER, slot
+from postgresql import PASSWORD, SERVER, TABLES, USER, insert, slot
 
 sys.path.insert(0, str(ROOT / "tests" / "integration" / "support"))
 
@@ -104,11 +104,8 @@ def _once(reader: DebeziumReader, rows: int) -> Once:
 
 def _write(database: Postgresql, rows: int) -> None:
     """As of bench/postgresql.py, and a row by which the reader ends."""
+    insert(database, rows)
     with database.connect() as connection:
-        for first in range(1, rows + 1, ROWS_OF_A_TRANSACTION):
-            last = min(first + ROWS_OF_A_TRANSACTION - 1, rows)
-            series = f"generate_series({first}, {last}) n"
-            connection.run(f"INSERT INTO accounts SELECT n, n % 100, n::bigint * 7919 % 1000003, n FROM {series}")
         connection.run(f"INSERT INTO {_LAST} VALUES (1)")
 
 
