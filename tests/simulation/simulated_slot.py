@@ -455,12 +455,15 @@ class SlotWorld:
         server.promote()
         server.clock_us += self.rng.choice((-20_000, 0, 20_000))
         self.say(f"another server takes over at {server.switches()[-1:]}, {len(before) - len(server.wal)} are lost")
-        for each in before[len(server.wal) :]:
+        lost = before[len(server.wal) :]
+        for each in lost:
             for table in each.tables:
                 self._lost[table][each.lsn] = each.ts
         self._old_ts = max(server.last_ts, in_hand)
         self._may_be_refused |= max(self._read_ts, in_hand) > server.last_ts
         assert not (server.is_guarded and self._may_be_refused), "what is kept back is not read"
+        is_crossing_lost = any(each.said is not None and each.said.crossed for each in lost)
+        self._may_be_refused |= is_crossing_lost and not server.is_guarded
         if self.rng.random() < 0.5:
             self._start()
 

@@ -201,8 +201,8 @@ def worlds(kind: Kind, forked: Nursery, folder: Path) -> Iterator[Sequence[World
     """As many as runs may be under way at once."""
     if kind == "slot":
         with ExitStack() as stack:
-            databases = [stack.enter_context(postgresql_running(USER, PASSWORD)) for _ in range(2)]
-            folders = [_folder(folder / str(number)) / "world" for number in range(2)]
+            databases = [stack.enter_context(postgresql_running(USER, PASSWORD)) for _ in range(4)]  # they wait
+            folders = [_folder(folder / str(number)) / "world" for number in range(4)]
             yield [SlotWorld(forked, *each) for each in zip(folders, databases, strict=True)]
         return
     with upstream(truncated=kind != "files", indexed=kind == "mysql") as history:
