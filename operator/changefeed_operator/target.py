@@ -297,3 +297,6 @@ def _secret_names(value: object) -> Iterator[str]:
                 yield api.text_at(member, "name")
             else:
                 yield from _secret_names(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _secret_names(member)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from changefeed.errors import Refused
 
+_SHORTEST_KEY, _LONGEST_KEY = 16, 4096  # bytes
+
 
 class TlsFiles(NamedTuple):
     """Paths of PEM files: whose signature the server's certificate has, and our own certificate and key, if any."""
@@ -21,6 +23,20 @@ def user_and_password(folder: Path) -> tuple[str, str]:
     """Raises Refused."""
     user, password = (_read(folder, name) for name in ("username", "password"))
     return user, password
+
+
+def hash_key(folder: Path) -> bytes:
+    """The key of hashes of masked columns, without the newline that editors put behind it. Raises Refused."""
+    try:
+        key = _file(folder, "key").read_bytes().rstrip(b"\r\n")
+    except OSError:
+        raise _missing(folder, "key") from None
+    if not _SHORTEST_KEY <= len(key) <= _LONGEST_KEY:
+        raise Refused(
+            f"The key of Secret {folder.name} has {len(key)} bytes; allowed: {_SHORTEST_KEY} to {_LONGEST_KEY}.",
+            "Give it one that nobody can guess, as `openssl rand -hex 32` makes it.",
+        )
+    return key
 
 
 def tls_files(folder: Path) -> TlsFiles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -248,6 +249,38 @@ async def test_values_of_all_types_are_those_of_the_files(world: World, options:
     await run.killed()
     assert (result.first_problem, result.consumed) == (None, len(ROWS))
     assert len(result.notes) == 1
+
+
+async def test_masked_columns_of_all_types_are_compared_as_they_are_written(world: World) -> None:
+    """A time with a zone has one hash, whatever zone it is written in."""
+    key = b"tests-of-postgresql-mask-by-this"
+    (world.secrets / "masking").mkdir()
+    (world.secrets / "masking" / "key").write_bytes(key)
+    hashed = {"hash": {"secretRef": {"name": "masking"}}}
+    columns = [
+        {"match": ["bank.types"], "columns": ["single", "twice"], "setNull": True},
+        {"match": ["bank.types"], "columns": ["words"], "truncate": 1},
+        {"match": ["bank.types"], "columns": ["bits"], "drop": True},
+        {"match": ["bank.*"], "columns": ["*", "!day"], **hashed},
+    ]
+    options = {"protocol": "csv", "csv": {"includeCommitTs": True, "outputFieldHeader": True}}
+    spec = {"sink": storage(world, **options), "timeZone": "Europe/Berlin", "columns": columns}
+    run = await begun(world, **spec)
+    more = (
+        "INSERT INTO bank.notes VALUES (1, 'hush-body')",
+        "UPDATE bank.notes SET body = 'hush-other'",
+        "ALTER TABLE bank.notes ADD COLUMN author text",
+        "INSERT INTO bank.notes VALUES (2, NULL, 'hush-author')",
+    )
+    await asyncio.to_thread(world.database.query, *ROWS, *more)
+    result = await verified(world, **spec)
+    await run.killed()
+    assert (result.first_problem, result.consumed) == (None, len(ROWS) + 2)
+    text = "".join(path.read_text() for path in world.lake.rglob("*") if path.is_file())
+    assert "hush" not in text
+    assert key.decode() not in text
+    for value in ("ab", "2024-10-27 01:30:00.250000", "hush-author", "2", "7", "1.50"):
+        assert hmac.new(key, value.encode(), "sha256").hexdigest() in text, value
 
 
 async def test_rows_that_change_meanwhile_are_no_fault(world: World) -> None:

@@ -47,7 +47,7 @@ class Test:
 
 @dataclass(frozen=True)
 class RowFilter:
-    """What of one table's changes is dropped."""
+    """What of one table's changes is dropped, by the upstream's columns. `table`: as it is written."""
 
     table: TableInfo
     time_zone: str
@@ -64,14 +64,15 @@ class RowFilter:
             for number, rule in enumerate(spec.event_filters)
             if TableFilter(rule.matcher, spec.case_sensitive).matches(*table.upstream_name)
         ]
+        by = table.decoded_by
         return cls(
             table,
             time_zone,
             start_ts=spec.ignore_txn_start_ts,
             ops=frozenset().union(*(_ops(rule) for _, rule in rules)),
-            tests=tuple(test for path, rule in rules for test in _tests(path, rule, table)),
+            tests=tuple(test for path, rule in rules for test in _tests(path, rule, by)),
             touches_only=tuple(
-                columns for _, rule in rules if (columns := _ignored_columns(rule, table, spec.case_sensitive))
+                columns for _, rule in rules if (columns := _ignored_columns(rule, by, spec.case_sensitive))
             ),
         )
 
@@ -100,9 +101,8 @@ class RowFilter:
 
     def _fits(self, rows: pa.RecordBatch, test: Test) -> Mask:
         values = pc.fill_null(rows.column(test.side), b"")
-        arrays = decoder_of(self.table).rows(
-            self.table, rows.column("key"), values, self.time_zone, test.columns, are_whole=True
-        )
+        by = self.table.decoded_by
+        arrays = decoder_of(by).rows(by, rows.column("key"), values, self.time_zone, test.columns, are_whole=True)
         for column, array in zip(test.columns, arrays, strict=True):
             if is_broken(column, array):
                 raise self._not_judged(column, rows.column("key")[first_broken(array)].as_py())
@@ -112,20 +112,21 @@ class RowFilter:
 
     def _not_judged(self, column: ColumnInfo, key: bytes) -> NeedsHuman:
         return NeedsHuman(
-            f"table {self.table.full_name}, key {key.hex()}: column {column.name} holds bytes that are not valid "
-            "UTF-8, so a condition of spec.filter.eventFilters that reads it can't be judged.",
+            f"table {self.table.full_name}, {self.table.said_key(key)}: column {column.name} holds bytes that are not "
+            "valid UTF-8, so a condition of spec.filter.eventFilters that reads it can't be judged.",
             "Take the column out of the conditions, or exclude the table by a filter rule; then start again by a "
             "rewind (spec.restart), as what was planned keeps its conditions.",
         )
 
     def _changes_others(self, rows: pa.RecordBatch, ignored: frozenset[str]) -> Mask:
         """Which updates change more than these columns. Values are compared byte by byte, whatever their collation."""
-        wanted = [column for column in self.table.output_columns if column.name not in ignored]
+        by = self.table.decoded_by
+        wanted = [column for column in by.output_columns if column.name not in ignored]
         keys = rows.column("key")
         # In UTC: two points in time can look the same on another clock.
-        new = decoder_of(self.table).rows(self.table, keys, rows.column("value"), UTC, wanted, are_whole=True)
+        new = decoder_of(by).rows(by, keys, rows.column("value"), UTC, wanted, are_whole=True)
         values = pc.fill_null(rows.column("old_value"), b"")
-        old = decoder_of(self.table).rows(self.table, keys, values, UTC, wanted, are_whole=True)
+        old = decoder_of(by).rows(by, keys, values, UTC, wanted, are_whole=True)
         changed = np.zeros(rows.num_rows, np.bool_)
         for after, before in zip(new, old, strict=True):
             changed |= _differ(_comparable(after), _comparable(before))

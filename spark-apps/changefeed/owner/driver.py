@@ -66,6 +66,7 @@ from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
 from changefeed.upstream import choice
 from changefeed.upstream.contract import WHOLE_TABLE, SchemaEvent, SchemaFeed
+from changefeed.upstream.written_rows import MaskKeys
 from changefeed.wire import owner_pb2 as pb
 
 _IDLE_STEP_S = 0.2
@@ -240,7 +241,12 @@ class Driver:
         async def execute() -> None:
             await started
             pullers = prepared.puller_job(choice.access_of(prepared.changefeed, self._options.secrets_dir))
-            pipeline = PipelineJob(identity_downstream(prepared.state), prepared.state_location, prepared.sink.job())
+            pipeline = PipelineJob(
+                identity_downstream(prepared.state),
+                prepared.state_location,
+                prepared.sink.job(),
+                MaskKeys(self._options.secrets_dir),
+            )
             await loop.run_in_executor(spark, self._execution.run, address, pullers, pipeline)
             await self._work()
 

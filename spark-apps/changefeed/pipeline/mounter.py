@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.records import Records
-from changefeed.upstream.decoders import decoder_of
+from changefeed.upstream.written_rows import NO_KEYS, MaskKeys, written_rows
 
 
 def drop_unseen(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -33,19 +33,23 @@ def mount(
     written: tuple[ColumnInfo, ...] | None = None,
     halve_updates: bool = False,
     with_old: bool = False,
+    mask_keys: MaskKeys = NO_KEYS,
 ) -> Records:
     """The records of sorted RAW_SCHEMA rows: a delete shows the row that was, an insert or update the new one.
 
     `time_zone`: in which TIMESTAMP values are written. `written`: the columns that are, by default all output columns.
     `halve_updates`: an update is two records instead, a delete of the old row and an insert of the new one (csv's
-    output-old-value). `with_old`: `old_columns` are filled. Raises NeedsHuman for a row that cannot be decoded.
+    output-old-value). `with_old`: `old_columns` are filled. `mask_keys`: of hashed columns. Raises NeedsHuman for a row
+    that cannot be decoded.
     """
     op = rows.column("op").to_numpy()
     is_update = np.zeros(len(op), np.bool_)
     if halve_updates and (op == OP_UPDATE).any():
         rows, op, is_update = _halve(rows, op)
-    columns = decoder_of(table).rows(table, rows.column("key"), _shown(rows, op), time_zone, written, are_whole=True)
-    old_columns = _before_updates(rows, op, table, time_zone, written) if with_old else None
+    columns = written_rows(
+        table, rows.column("key"), _shown(rows, op), time_zone, written, mask_keys=mask_keys, are_whole=True
+    )
+    old_columns = _before_updates(rows, op, table, time_zone, written, mask_keys) if with_old else None
     return Records(
         table, op, is_update, rows.column("commit_ts"), columns, old_columns, written, rows.column("start_ts")
     )
@@ -57,13 +61,14 @@ def _before_updates(
     table: TableInfo,
     time_zone: str,
     written: tuple[ColumnInfo, ...] | None,
+    mask_keys: MaskKeys,
 ) -> list[pa.Array]:
     updates = op == OP_UPDATE
     before = rows.select(["key", "old_value"])
     if not updates.all():
         before = before.filter(pa.array(updates))
     values = pc.fill_null(before.column("old_value"), b"")
-    old = decoder_of(table).rows(table, before.column("key"), values, time_zone, written, are_whole=True)
+    old = written_rows(table, before.column("key"), values, time_zone, written, mask_keys=mask_keys, are_whole=True)
     if before.num_rows == len(op):
         return old
     indices = pa.array(np.cumsum(updates) - 1, mask=~updates)

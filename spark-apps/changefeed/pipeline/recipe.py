@@ -19,6 +19,7 @@ from changefeed.pipeline.work import Work
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.records import Mounting, Records
 from changefeed.spec.sink.choice import kind_and_options
+from changefeed.upstream.written_rows import NO_KEYS, MaskKeys
 
 KEPT = 1024
 
@@ -33,6 +34,7 @@ class Recipe:
     mounting: Mounting
     options: Mapping[str, Any]  # of the sink
     integrity: Mapping[str, Any]  # of the effective spec
+    mask_keys: MaskKeys = NO_KEYS
 
     @cached_property
     def likeness(self) -> str | None:
@@ -42,10 +44,11 @@ class Recipe:
         if not self.selection.rows.keeps_all or self.integrity["level"] != "None":
             return None
         shape = self.table.to_json()
-        for name in ("schema_name", "id", "name", "partition", "routed_from"):
-            shape.pop(name, None)
-        for index in shape["index_info"]:  # of PostgreSQL's, names and ids are the database's
-            del index["id"], index["idx_name"]
+        for definition in (shape, shape.get("shaped_from", {"index_info": []})):
+            for name in ("schema_name", "id", "name", "partition", "routed_from"):
+                definition.pop(name, None)
+            for index in definition["index_info"]:  # of PostgreSQL's, names and ids are the database's
+                del index["id"], index["idx_name"]
         return json.dumps([shape, [column.id for column in self.selection.columns]])
 
     def mount(self, rows: pa.RecordBatch) -> Records:
@@ -57,21 +60,23 @@ class Recipe:
             written=self.selection.columns,
             halve_updates=self.mounting.halve_updates,
             with_old=self.mounting.with_old,
+            mask_keys=self.mask_keys,
         )
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], table: TableInfo, mounts: Mounts) -> Recipe:
+    def of(cls, config: Mapping[str, Any], table: TableInfo, mounts: Mounts, mask_keys: MaskKeys = NO_KEYS) -> Recipe:
         """`config`: the effective resource."""
         spec, (_, options) = config["spec"], kind_and_options(config)
         mounting = mounts(options, spec["timeZone"])
-        return cls(table, Selection.of(config, table), mounting, options, spec["integrity"])
+        return cls(table, Selection.of(config, table), mounting, options, spec["integrity"], mask_keys)
 
 
 class Recipes:
     """Those of one config at a time: only what an earlier run has planned has another one. Thread-safe."""
 
-    def __init__(self, mounts: Mounts) -> None:
+    def __init__(self, mounts: Mounts, mask_keys: MaskKeys = NO_KEYS) -> None:
         self._mounts = mounts
+        self._mask_keys = mask_keys
         self._known: tuple[str, Mapping[str, Any], dict[str, Recipe]] = ("", {}, {})  # by text, and what it says
 
     def of(self, work: Work, table_info: str) -> Recipe:
@@ -83,5 +88,5 @@ class Recipes:
         found = recipes.get(table_info)
         if found is None:
             table = TableInfo.from_json(json.loads(work.table_infos[table_info]))
-            found = recipes[table_info] = Recipe.of(config, table, self._mounts)
+            found = recipes[table_info] = Recipe.of(config, table, self._mounts, self._mask_keys)
         return found

@@ -121,11 +121,12 @@ def check_integrity(integrity: Mapping[str, Any], rows: pa.RecordBatch, table: T
         values = pc.fill_null(rows.column(side), b"")
         there = pc.greater(pc.binary_length(values), 0)
         keys, values = rows.column("key").filter(there), values.filter(there)
-        wrong = decoder_of(table).wrong_rows(table, keys, values)
+        by = table.decoded_by
+        wrong = decoder_of(by).wrong_rows(by, keys, values)
         if not len(wrong):
             continue
-        first = keys[int(wrong[0])].as_py().hex()
-        said = f"table {table.full_name}, key {first}: the row's checksum is not that of its content"
+        key = table.said_key(keys[int(wrong[0])].as_py())
+        said = f"table {table.full_name}, {key}: the row's checksum is not that of its content"
         if integrity["onCorruption"] == "Error":
             raise NeedsHuman(
                 f"{said}.",

@@ -83,7 +83,7 @@ def _sorted(
     part: Part | None,
 ) -> Sorted:
     joined = pa.concat_batches([NO_ROWS, *(batch for _, batch in found)])
-    unique = _unique(joined, [(piece, batch.num_rows) for piece, batch in found])
+    unique = _unique(joined, [(piece, batch.num_rows) for piece, batch in found], table)
     rows = _split_updates(unique, table) if split else unique
     raw_rows = unique.num_rows
     if part is not None and not (owned := part.owns(rows)).all():
@@ -119,13 +119,13 @@ def sort_entries(
 
     `pieces`: the slices that they stand in, and how many rows in each. Raises ProtocolViolation as `sort_rows` does.
     """
-    unique = _unique(rows, pieces, _BY_ENTRY)
+    unique = _unique(rows, pieces, table, _BY_ENTRY)
     rows = _split_updates(unique, table) if split else unique
     return unique, rows if rows is unique else ordered(rows, (*_BY_ENTRY, *BY_POSITION))
 
 
 def _unique(
-    rows: pa.RecordBatch, pieces: list[tuple[SegmentSlice, int]], first: tuple[str, ...] = ()
+    rows: pa.RecordBatch, pieces: list[tuple[SegmentSlice, int]], table: TableInfo, first: tuple[str, ...] = ()
 ) -> pa.RecordBatch:
     """One row per (commit_ts, key) (rule 4), by position. Only what tells rows apart is sorted; they move once.
 
@@ -140,7 +140,7 @@ def _unique(
     repeated = same_as_next(names, by_identity)
     if len(repeated):
         order = np.arange(rows.num_rows) if order is None else order
-        _check_copies(rows, order[repeated], order[repeated + 1], pieces)
+        _check_copies(rows, order[repeated], order[repeated + 1], pieces, table)
         kept = np.delete(np.arange(rows.num_rows), repeated + 1)
         order, names = order[kept], _at(names, kept)
     again = order_of(names, by_position)
@@ -154,13 +154,15 @@ def _at(rows: pa.RecordBatch, numbers: Numbers | None) -> pa.RecordBatch:
     return rows if numbers is None else rows.take(pa.array(numbers))
 
 
-def _check_copies(rows: pa.RecordBatch, left: Numbers, right: Numbers, pieces: list[tuple[SegmentSlice, int]]) -> None:
+def _check_copies(
+    rows: pa.RecordBatch, left: Numbers, right: Numbers, pieces: list[tuple[SegmentSlice, int]], table: TableInfo
+) -> None:
     for name in ("start_ts", "op", "value", "old_value"):
         equal = _equal(rows.column(name), left, right)
         if not equal.all():
             number = int(equal.argmin())
             copies = [int(left[number]), int(right[number])]
-            raise _differ(rows.take(pa.array(copies)), name, [_origin(pieces, row) for row in copies])
+            raise _differ(rows.take(pa.array(copies)), name, [_origin(pieces, row) for row in copies], table)
 
 
 def _equal(column: pa.Array, left: Numbers, right: Numbers) -> Mask:
@@ -183,17 +185,18 @@ def _origin(pieces: list[tuple[SegmentSlice, int]], row: int) -> str:
     return f"{piece.uri} (number {piece.seq} of run {piece.run})"
 
 
-def _differ(copies: pa.RecordBatch, member: str, origins: list[str]) -> ProtocolViolation:
-    key = copies.column("key")[0].as_py().hex()
+def _differ(copies: pa.RecordBatch, member: str, origins: list[str], table: TableInfo) -> ProtocolViolation:
+    key = table.said_key(copies.column("key")[0].as_py())
     commit_ts = copies.column("commit_ts")[0].as_py()
     return ProtocolViolation(
-        f"The row with key {key} at commit ts {commit_ts} stands in segments {origins[0]} and {origins[1]} "
+        f"The row with {key} at commit ts {commit_ts} stands in segments {origins[0]} and {origins[1]} "
         f"with different {member}.",
         "One of them is wrong: keep both files and report this; a restart pulls the rows again.",
     )
 
 
 def _split_updates(rows: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
+    table = table.decoded_by
     columns = _unique_key_columns(table)
     updates = np.flatnonzero(rows.column("op").to_numpy() == OP_UPDATE)
     if not columns or not len(updates):

@@ -35,6 +35,7 @@ from changefeed.pipeline.work import Work, WorkEntry
 from changefeed.sink.contract import Claim, Entry, EntryId, EventSink, SinkJob, Surroundings, Written
 from changefeed.sink.records import Records
 from changefeed.sink.table_sink import TableSink
+from changefeed.upstream.written_rows import NO_KEYS, MaskKeys
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import PIPELINE, OwnerAddress, owner_lost
 from changefeed.wire.owner_client import OwnerClient
@@ -48,11 +49,15 @@ _READERS = 16
 
 @dataclass(frozen=True)
 class PipelineJob:
-    """What a task needs besides the owner's address. `changefeed`: see sink.contract.Claim."""
+    """What a task needs besides the owner's address. `changefeed`: see sink.contract.Claim.
+
+    `mask_keys`: of hashed columns.
+    """
 
     changefeed: str
     state: Location  # the changefeed's own: segments
     sink: SinkJob
+    mask_keys: MaskKeys = NO_KEYS
 
 
 def write_files(owner: OwnerAddress, number: int, job: PipelineJob, attempt: int | None = None) -> int | None:
@@ -83,7 +88,7 @@ class PipelineTask:
         self._run_folder = RunFolder(job.state, owner.epoch, owner.nonce, self._reading)
         self._segments = KeptSegments()
         self._job = job
-        self._recipes = Recipes(job.sink.mounting)
+        self._recipes = Recipes(job.sink.mounting, job.mask_keys)
         self._tables: dict[int, tuple[int, TableSink]] = {}  # by dispatcher, with the writer whose it is
         self._broken: dict[int, tuple[int, str]] = {}  # by dispatcher: the writer that gave back, and why
         self._rows: dict[EntryId, EntryRows | MadeRows] = {}  # of entries that are not known to be written

@@ -38,6 +38,8 @@ _HARMLESS = frozenset({
     Action.ALTER_TTL_INFO, Action.ALTER_TTL_REMOVE,
 })  # fmt: skip
 
+_MASKED = "spec.columns writes its columns otherwise than they are upstream: what they were is in no file"
+
 
 @dataclass(frozen=True)
 class Reversed:
@@ -111,6 +113,9 @@ def pairs_of(source: RestoreSource, to_ts: int, selects: Selects, report: Restor
             continue
         if origin is None:
             report.left.append(Left(table.name, f"it was created after {moment(to_ts)}, {_ddl(table.ddls[0])}"))
+            continue
+        if source.masked(table):
+            report.left.append(Left(table.name, _MASKED))
             continue
         pair = Pair(table, then[origin.number])
         later = [ddl for ddl in table.ddls if ddl.version > to_ts]

@@ -191,6 +191,12 @@ class RestoreSource:
     def _choice(self) -> str:
         return "text" if self._format is None else self._format.choice
 
+    def masked(self, table: RestoredTable) -> bool:
+        """Whether its columns are written otherwise than upstream, as far as a log that can be read says."""
+        state, own = self.known.state, {segment.name for segment in table.segments}
+        stored = () if state is None else state.table_infos.values()
+        return any(each.get("shaped_from") and (each["schema_name"], each["name"]) in own for each in stored)
+
     def _left_out(self, table: RestoredTable) -> str:
         """Why not all of its changes, or not all of its columns, are in the files."""
         state, rules = self.known.state, self._filter

@@ -62,7 +62,7 @@ def told(change: SchemaChange, touched: Touched) -> str:
         texts = [each.text for each in statements(change, touched, READERS, UTC)]
     except ExecuteByHand as error:
         raise NeedsHuman(
-            f"spec.routes: {error.message} So it can't be told under the name that the table is written as.",
+            f"{error.message} So it can't be told of a table as it is written (spec.routes, spec.columns).",
             "Keep it from readers by an event filter (spec.filter.eventFilters, ignoreEvent), and do by hand "
             "downstream what it means; or rewind behind it (spec.restart).",
         ) from error
@@ -74,6 +74,12 @@ def check_view(routes: Routes, view: TableInfo) -> None:
     text = str((view.raw.get("view") or {}).get("view_select") or "")
     for schema, table in _QUOTED_PAIR.findall(text):
         name = schema.replace("``", "`"), table.replace("``", "`")
+        if routes.columns.may_shape(*name):
+            raise NeedsHuman(
+                f"spec.columns: view {view.full_name} reads {'.'.join(name)}, whose columns are written otherwise: its "
+                "text can't be told.",
+                f'Exclude the view by a filter rule ("!{view.full_name}").',
+            )
         if routes.name(*name) != name:
             raise NeedsHuman(
                 f"spec.routes: view {view.full_name} reads {'.'.join(name)}, which is written as "

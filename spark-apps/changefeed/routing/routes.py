@@ -1,4 +1,4 @@
-"""`Routes`: from a table's name upstream to the one that it is written under.
+"""`Routes`: from a table upstream to the one that is written: its name here, its columns by `routing.columns`.
 
 Pure. This is the one place where one becomes the other. Definitions are routed where they leave the schema for the
 owner: those with which a run begins (`owner.preparation.prepare`), and those that a DDL brings
@@ -9,16 +9,19 @@ say where they come from.
 2. *Only selected tables have another name*: `spec.filter` is asked first, by the upstream's names.
 3. *A name may change with a rename upstream*, or stay as it was under a route that says the name outright.
 4. *Options of the sink* are for tables as they are written; those of the filter, for tables as the upstream has them.
+5. *A definition with other columns has the upstream's within it* (`TableInfo.stored`), by which rows are decoded and
+   filtered.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
+from changefeed.routing.columns import Columns
 from changefeed.schema.table_info import TableInfo, name_of
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.filter.routes import Route
@@ -33,16 +36,18 @@ _PLACES = re.compile(r"\{(schema|table)\}")
 class Routes:
     filter: Filter
     given: tuple[Route, ...] = ()
+    columns: Columns = field(default_factory=Columns)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
         """`config`: the effective resource, of this version or one before."""
         spec = config["spec"]
         given = (Route.model_validate(route) for route in spec.get("routes", ()))
-        return cls(Filter.model_validate(spec["filter"]), tuple(given))
+        filter_ = Filter.model_validate(spec["filter"])
+        return cls(filter_, tuple(given), Columns.of(spec.get("columns", ()), filter_.case_sensitive))
 
     def __bool__(self) -> bool:
-        return bool(self.given)
+        return bool(self.given or self.columns.given)
 
     def selects(self, schema: str, table: str) -> bool:
         """Whether the table, by its name upstream, is one of the changefeed's."""
@@ -55,13 +60,17 @@ class Routes:
         return _filled(route.database, schema, table, schema), _filled(route.table, schema, table, table)
 
     def routed(self, table: TableInfo) -> TableInfo:
-        """The table as it is written, with the tables that its foreign keys name."""
-        if not self.given or table.source is not None:
+        """The table as it is written, with the tables that its foreign keys name.
+
+        Raises InvalidSpec for one of which columns can't be written as `spec.columns` asks for.
+        """
+        if not self or table.source is not None or table.stored is not None:
             return table
-        raw = self._with_references(table)
+        shaped = self.columns.shaped(table) if self._rules.matches(*table.qualified) else table
+        raw = self._with_references(shaped) if self.given else shaped.raw
         if (name := self.name(*table.qualified)) == table.qualified:
-            return table if raw is table.raw else replace(table, raw=raw)
-        return replace(table, schema_name=name[0], name=name[1], source=table.qualified, raw=raw)
+            return shaped if raw is shaped.raw else replace(shaped, raw=raw)
+        return replace(shaped, schema_name=name[0], name=name[1], source=table.qualified, raw=raw)
 
     def merges(self, table: TableInfo) -> bool:
         """Whether others may be written to the table that it is written to."""

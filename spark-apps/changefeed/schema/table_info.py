@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from changefeed.errors import NeedsHuman
+from changefeed.schema.masks import Mask
 from changefeed.schema.sql_type import SqlType
 
 INTEGERS = frozenset({SqlType.TINYINT, SqlType.SMALLINT, SqlType.MEDIUMINT, SqlType.INT, SqlType.BIGINT})
@@ -114,6 +115,8 @@ class TableInfo:
     raw: Mapping[str, Any] = field(compare=False, repr=False)
     upstream: str = "tikv"  # whose decoder knows its rows
     source: tuple[str, str] | None = None  # (database, table) upstream, of one that is written under another name
+    stored: TableInfo | None = None  # as the upstream defines it, of one whose columns are written otherwise
+    masks: tuple[tuple[int, Mask], ...] = ()  # by the ids of columns
 
     @property
     def full_name(self) -> str:
@@ -133,9 +136,20 @@ class TableInfo:
     @property
     def unrouted(self) -> TableInfo:
         """The table as the upstream defines it."""
-        return (
-            self if self.source is None else replace(self, schema_name=self.source[0], name=self.source[1], source=None)
-        )
+        if self.stored is not None:
+            return self.stored
+        if self.source is None:
+            return self
+        return replace(self, schema_name=self.source[0], name=self.source[1], source=None)
+
+    @property
+    def decoded_by(self) -> TableInfo:
+        """The definition that has the columns of the upstream's rows."""
+        return self if self.stored is None else self.stored
+
+    def said_key(self, key: bytes) -> str:
+        """A row's raw key for a message, unless there are columns that nobody outside is to see."""
+        return f"key {key.hex()}" if self.stored is None else "a key that is not shown (spec.columns)"
 
     @property
     def physical_ids(self) -> tuple[int, ...]:
@@ -179,7 +193,7 @@ class TableInfo:
             "schema_name": self.schema_name,
             "id": self.id,
             "name": self.name,
-            "cols": [_column_json(column) for column in self.columns],
+            "cols": [column_json(column) for column in self.columns],
             "pk_is_handle": self.pk_is_handle,
             "is_common_handle": self.is_common_handle,
             "index_info": [_index_json(index) for index in self.indexes],
@@ -192,6 +206,8 @@ class TableInfo:
             "state": self.state,
             **({} if self.upstream == "tikv" else {"upstream": self.upstream}),
             **({} if self.source is None else {"routed_from": list(self.source)}),
+            **({} if self.stored is None else {"shaped_from": self.stored.to_json()}),
+            **({} if not self.masks else {"masks": {str(id_): mask.to_json() for id_, mask in self.masks}}),
         }
 
     @classmethod
@@ -258,6 +274,8 @@ def _table(info: Mapping[str, Any], schema_name: str) -> TableInfo:
         raw=info,
         upstream=info.get("upstream") or "tikv",
         source=tuple(source) if (source := info.get("routed_from")) else None,
+        stored=TableInfo.from_json(stored) if (stored := info.get("shaped_from")) else None,
+        masks=tuple((int(id_), Mask.from_json(mask)) for id_, mask in (info.get("masks") or {}).items()),
     )
 
 
@@ -285,7 +303,8 @@ def _column(info: Mapping[str, Any]) -> ColumnInfo:
     )
 
 
-def _column_json(column: ColumnInfo) -> dict[str, Any]:
+def column_json(column: ColumnInfo) -> dict[str, Any]:
+    """A column as `TableInfo.to_json` has it."""
     return {
         "id": column.id,
         "name": column.name,

@@ -29,6 +29,7 @@ from changefeed.spec.field.fields import (
 )
 from changefeed.spec.field.kind import FieldKind, cel_at, fixed, live, rule, wrong
 from changefeed.spec.field.section import DNS_LABEL, FROM_CREATION, Credentials, Section, ruled
+from changefeed.spec.filter.columns import ColumnAction
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.filter.routes import MERGES, Route, apart, check_apart, merges_where_it_can
 from changefeed.spec.names import API_VERSION, KIND
@@ -270,6 +271,14 @@ class Spec(Section):
     Under which names tables are written; the first route that fits a table decides (docs/routes.md). Once a table is
     written, its name stays.
     """
+    columns: Annotated[
+        tuple[ColumnAction, ...], many(0, 32, "at most 32 entries"), Field(exclude_if=lambda given: not given)
+    ] = ()
+    """
+    Which columns are dropped, renamed and masked before anything leaves the changefeed (docs/columns.md). Of the
+    entries for a column the first that renames it gives its name, and the first of the others what is in it. Once a
+    table is written, its columns stay so.
+    """
     integrity: Integrity = Integrity()
     """Verification of TiDB's row checksums."""
     state: StateSpec = StateSpec()
@@ -297,9 +306,11 @@ class Spec(Section):
             f"spec.filter.eventFilters[{n}].matcher": e.matcher for n, e in enumerate(self.filter.event_filters)
         }
         of_routes = {f"spec.routes[{n}].match": route.match for n, route in enumerate(self.routes)}
+        of_columns = {f"spec.columns[{n}].match": action.match for n, action in enumerate(self.columns)}
         return (
             of_filters
             | of_routes
+            | of_columns
             | {f"spec.sink.{field}": rules for field, rules in self.sink.section.matchers().items()}
         )
 

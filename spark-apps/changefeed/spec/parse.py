@@ -20,7 +20,7 @@ from changefeed.spec.model import Changefeed
 from changefeed.spec.names import API_VERSION, KIND
 from changefeed.spec.problem import InvalidResource, Problem
 
-_SECRET_SECTIONS = {"credentials", "tls", "schemaRegistryCredentials", "schemaRegistryTls"}
+_SECRET_SECTIONS = {"credentials", "tls", "schemaRegistryCredentials", "schemaRegistryTls", "hash"}
 _WIDEST_VALUE = 80
 
 

@@ -166,6 +166,14 @@ def test_every_pod_has_the_secrets_for_the_upstream(upstream: dict[str, Any], se
         assert mounts[name] == f"/etc/changefeed/secrets/{secret}"
 
 
+def test_every_pod_has_the_secrets_of_hashes() -> None:
+    named = [{"secretRef": {"name": name}} for name in ("masking-a", "masking-b")]
+    columns = [{"match": ["shop.*"], "columns": ["mail"], "hash": each} for each in named]
+    for pod in (pod for manifest in _all(_target(columns=columns)) for pod in _pod_specs(manifest)):
+        secrets = {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+        assert secrets >= {"masking-a", "masking-b"}
+
+
 def test_only_the_driver_has_a_token() -> None:
     pods = [pod for manifest in _all(_target()) for pod in _pod_specs(manifest)]
     assert [pod["automountServiceAccountToken"] for pod in pods] == [True, False, False, False, False]

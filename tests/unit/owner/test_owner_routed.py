@@ -1,9 +1,10 @@
 """What DDLs are for tables that are written under other names, told in testdata/routed/*.txt.
 
-    routes YAML                    `spec.routes`, before the first DDL; all of the tables are selected
+    routes YAML | columns YAML     `spec.routes`, `spec.columns`, before the first DDL; all of the tables are selected
     tables NAME ...                those with which the run begins; databases come with them
     create NAME [COLUMN] | drop NAME | truncate NAME | rename NAME NAME | swap NAME NAME | index NAME
     add NAME COLUMN[!] | drop-column NAME COLUMN       `!`: NOT NULL
+    rename-column NAME COLUMN COLUMN | widen NAME COLUMN TYPE    it gets another type, an id of its own
     create-database NAME | drop-database NAME | view NAME of NAME
     ignore                         an event filter keeps the next DDL from readers
     restart                        another driver begins with the tables as they are
@@ -48,7 +49,8 @@ class Story:
         self.ids, self.ts = count(1), 100
         self.databases: dict[str, int] = {}
         self.raw: dict[str, dict[str, Any]] = {}  # by name, as the upstream defines it
-        self.routes = self._routes([])
+        self.given: dict[str, Any] = {}
+        self.routes = self._routes()
         self.ignored = False
         self.begin()
 
@@ -70,7 +72,13 @@ class Story:
         return parse_table_info(self.raw[name], name.partition(".")[0])
 
     def do_routes(self, given: str) -> None:
-        self.routes = self._routes(yaml.safe_load(given))
+        self.given["routes"] = yaml.safe_load(given)
+        self.routes = self._routes()
+        self.begin()
+
+    def do_columns(self, given: str) -> None:
+        self.given["columns"] = yaml.safe_load(given)
+        self.routes = self._routes()
         self.begin()
 
     def do_tables(self, names: str) -> None:
@@ -132,6 +140,23 @@ class Story:
         self.raw[name] = {**self.raw[name], "cols": kept}
         return self._ddl(Action.DROP_COLUMN, name, self.info(name))
 
+    def do_rename_column(self, given: str) -> str:
+        name, old, new = given.split()
+        cols = [each | {"name": {"O": new}} if each["name"]["O"] == old else each for each in self.raw[name]["cols"]]
+        self.raw[name] = {**self.raw[name], "cols": cols}
+        return self._ddl(Action.MODIFY_COLUMN, name, self.info(name))
+
+    def do_widen(self, given: str) -> str:
+        name, of, type_ = given.split()
+        types = {"int": 3, "varchar": 15}
+        new = {"Tp": types[type_], "Flag": 0, "Flen": 10, "Decimal": 0, "Charset": "utf8mb4", "Collate": "utf8mb4_bin"}
+        cols = [
+            each | {"id": 90 + each["id"], "type": new} if each["name"]["O"] == of else each
+            for each in self.raw[name]["cols"]
+        ]
+        self.raw[name] = {**self.raw[name], "cols": cols}
+        return self._ddl(Action.MODIFY_COLUMN, name, self.info(name))
+
     def do_index(self, name: str) -> str:
         index = {"id": 1, "idx_name": {"O": "by_id"}, "idx_cols": [{"name": {"O": "id"}, "length": -1}], "state": 5}
         self.raw[name] = {**self.raw[name], "index_info": [index]}
@@ -152,8 +177,8 @@ class Story:
         self.raw = {each: raw for each, raw in self.raw.items() if each.partition(".")[0] != name}
         return self._ddl(Action.DROP_SCHEMA, name + ".", None)
 
-    def _routes(self, given: list[dict[str, Any]]) -> Routes:
-        return Routes.of({"spec": {"filter": {"rules": ["*.*"]}, "routes": given}})
+    def _routes(self) -> Routes:
+        return Routes.of({"spec": {"filter": {"rules": ["*.*"]}, **self.given}})
 
     def _made(self, name: str, *more: str) -> TableInfo:
         database, _, table = name.partition(".")

@@ -43,18 +43,29 @@ def validate(
 
 
 def _asked(changefeed: Changefeed, secrets_dir: Path) -> list[str]:
-    """What may keep the upstream's rows from being read, and rules that match nothing. Raises what does so now."""
+    """What may keep the upstream's rows from being read, and rules that match nothing. Raises what does so now, and
+    InvalidSpec, Refused for columns that can't be written as spec.columns asks for.
+    """
     import asyncio
 
     from changefeed.filter.coverage import Coverage
+    from changefeed.routing.routes import Routes
+    from changefeed.spec.parse import effective
     from changefeed.upstream import choice
+    from changefeed.upstream.written_rows import MaskKeys
+
+    routes = Routes.of(effective(changefeed))
+    MaskKeys(secrets_dir).check(routes.columns.secrets)
 
     async def ask() -> list[str]:
         upstream = await choice.access_of(changefeed, secrets_dir).connect()
         try:
             warnings = await upstream.check(changefeed.spec.filter.table_filter().matches)
             now = await upstream.now()
-            found = Coverage(changefeed, (await upstream.schema(now)).tables_at(now)).found
+            tables = (await upstream.schema(now)).tables_at(now)
+            for table in tables:
+                routes.routed(table)
+            found = Coverage(changefeed, tables).found
             return [*warnings, *(said for _, said in found.findings)]
         finally:
             await upstream.close()

@@ -54,6 +54,7 @@ def verify(
 
     from changefeed.cli.sink.verdict import open_progress, write_verdict
     from changefeed.upstream.tikv.access import TikvAccess
+    from changefeed.upstream.written_rows import MaskKeys
     from changefeed.verify.choice import verify_sink
     from changefeed.verify.storage import report
 
@@ -63,7 +64,8 @@ def verify(
         else:
             assert uri is not None
             assert pd is not None
-            checking = report.verify(report.StoredSink(uri), TikvAccess(tuple(pd)), conserved, progress)
+            sink = report.StoredSink(uri, mask_keys=MaskKeys(secrets_dir))
+            checking = report.verify(sink, TikvAccess(tuple(pd)), conserved, progress)
         result = asyncio.run(checking)
     if as_json:
         write_json(result.to_json())

@@ -9,6 +9,8 @@
    other tables downstream than it has taken upstream.
 4. *A rename that leaves the written name as it is* has a statement that alters nothing.
 5. *A view of routed tables* is refused: its text has the upstream's names.
+6. *A column that is masked stays so*: a DDL after which it would not be, or that no longer says of masked rows what it
+   does upstream, is refused (`routing.column_changes`).
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from changefeed.errors import NeedsHuman
+from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.routing.changes import check_view, routed_change, routed_touched, told
+from changefeed.routing.column_changes import check_ddl
 from changefeed.routing.merging import Unmergeable, check_fit, is_told
 from changefeed.routing.routes import Name, Routes, by_written_name, folded
 from changefeed.schema.ddl.actions import Action
@@ -38,10 +41,21 @@ class RoutedDdls:
         """Raises NeedsHuman for one that can't be done to the tables as they are written."""
         if not self._routes:
             return ddl
+        try:
+            return self._routed(ddl)
+        except InvalidSpec as error:
+            raise NeedsHuman(
+                f"{ddl.description or 'A DDL'} at ts {ddl.ts} makes a table that can't be written so. {error.message}.",
+                error.next_step,
+            ) from None
+
+    def _routed(self, ddl: Ddl) -> Ddl:
         tables = {id_: self._routes.routed(table) for id_, table in ddl.tables.items()}
         notices = tuple(map(self._notice, ddl.notices))
         self._check_database(ddl)
         touched = routed_touched(self._routes, ddl.touched)
+        if ddl.change is not None:
+            check_ddl(ddl.change, touched, is_told=ddl.is_told)
         is_for_all = self._settle(ddl, touched, tables.values())
         if _is_same(touched, ddl.touched) and is_for_all == ddl.is_told:
             return ddl
@@ -54,10 +68,12 @@ class RoutedDdls:
                 query = ""
         if not query:
             notices = tuple(replace(notice, with_statement=False) for notice in notices)
+        is_shaped = any(table.stored is not None for table in (*touched.before, *touched.after))
         return replace(
             ddl,
             change=change,
             query=query,
+            description=ddl.description.partition(": ")[0] if is_shaped else ddl.description,  # it quotes defaults
             before={id_: self._routes.routed(table) for id_, table in ddl.before.items()},
             tables=tables,
             touched=touched,

@@ -42,6 +42,7 @@ from changefeed.owner.preparation.records import (
     rewind_record,
     start_record,
 )
+from changefeed.routing.column_changes import first_difference
 from changefeed.routing.merging import Unmergeable, check_fit
 from changefeed.routing.routes import Routes, by_written_name
 from changefeed.schema.history import SchemaHistory
@@ -53,6 +54,7 @@ from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
 from changefeed.upstream.contract import HistoryLease, Upstream
 from changefeed.upstream.decoders import decoder_of
+from changefeed.upstream.written_rows import MaskKeys
 
 _LOG = logging.getLogger(__name__)
 _REMOVAL_S = 5.0  # of a hold, when a start has failed
@@ -61,8 +63,10 @@ _REMOVAL_S = 5.0  # of a hold, when a start has failed
 def open_state_and_sink(changefeed: Changefeed, secrets_dir: Path | None = None) -> tuple[Store, SinkClaim]:
     """The state and the sink, probed and held until they are released, or for this process's life.
 
-    Raises Conflict when another process has them, Unavailable, NeedsHuman.
+    Raises Conflict when another process has them, Unavailable, NeedsHuman; Refused for a key of hashes that can't be
+    used.
     """
+    MaskKeys(secrets_dir).check(Routes.of(effective(changefeed)).columns.secrets)
     location = locations.state_location(changefeed, secrets_dir)
     with ExitStack() as held:
         with _opening("state", locations.STATE_FIELD, changefeed.name):
@@ -144,6 +148,7 @@ async def prepare(
         tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
         if not restart:
             check_names_stay(_WrittenTables(state), tables)
+            check_columns_stay(_WrittenTables(state), tables, Routes.of(effective(changefeed)))
             _check_selected(state, sink, tables.keys(), schema)
         await asyncio.to_thread(sink.check_free, state, identity, state_store.uri)
         if restart:
@@ -268,7 +273,7 @@ def select(
     config = effective(changefeed)
     selected = _routed(Routes.of(config), selected)
     for table in selected:
-        decoder_of(table).check_supported(table)
+        decoder_of(table).check_supported(table.decoded_by)
         Selection.of(config, table)
     return {dispatcher: table for table in selected for dispatcher in table.physical_ids}
 
@@ -313,6 +318,20 @@ def check_names_stay(known: Mapping[int, TableInfo], tables: Mapping[int, TableI
                 "spec.routes",
                 f"{'.'.join(table.upstream_name)} would be written to {table.full_name}, but is to {was.full_name}",
                 "Route it there; to write it elsewhere, create a new changefeed with another sink.",
+            )
+
+
+def check_columns_stay(known: Mapping[int, TableInfo], tables: Mapping[int, TableInfo], routes: Routes) -> None:
+    """Raises InvalidSpec for a table whose columns would be written otherwise than before. `known`: the log's."""
+    for dispatcher in tables.keys() & known.keys():
+        was = known[dispatcher]
+        now = routes.routed(was.unrouted)
+        if difference := first_difference(was, now):
+            raise InvalidSpec(
+                "spec.columns",
+                f"{'.'.join(was.upstream_name)} is written already, and {difference}",
+                "Leave its columns as they are written; to write them otherwise, create a new changefeed with another "
+                "sink.",
             )
 
 

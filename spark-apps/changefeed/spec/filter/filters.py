@@ -39,7 +39,7 @@ _LINE = FieldKind(None, {RULES: [rule("self.matches('^[ \\t]*(#|$)') || self.con
 Rule = Annotated[
     str, _one(lambda line: TableFilter((line,)), _RULE), text(r"[^\r\n]*", f"{_RULE}, on one line", 512), _LINE
 ]
-_ColumnRule = Annotated[
+ColumnRule = Annotated[
     str, _one(lambda line: ColumnFilter((line,)), _COLUMN), text(r"[^\r\n]+", f"{_COLUMN}, on one line", 256)
 ]
 _Regex = Annotated[str, _one(GoRegex, _REGEX), text(r"[\s\S]+", _REGEX, 1024)]
@@ -102,5 +102,5 @@ class ColumnSelector(Section):
 
     matcher: Annotated[tuple[Rule, ...], _MATCHER]
     """Tables this applies to, in the syntax of `filter.rules`."""
-    columns: Annotated[tuple[_ColumnRule, ...], many(1, 64, "1 to 64 column rules")]
+    columns: Annotated[tuple[ColumnRule, ...], many(1, 64, "1 to 64 column rules")]
     """Column names with wildcards; `!` excludes; the last matching rule wins. A key must remain."""

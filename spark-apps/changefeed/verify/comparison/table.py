@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from changefeed.reading.rows.lines import LineShape, show, show_values
 from changefeed.upstream.tikv.client.kv import Snapshot
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.tidb.keys import table_span
+from changefeed.upstream.written_rows import NO_KEYS, MaskKeys
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.ledger import RegionsOfLedger, TableLedger, TableShape
 from changefeed.verify.comparison.oracles import ChangeDifferences, Replay, UpstreamChange
@@ -35,7 +36,7 @@ from changefeed.verify.upstream.stored_columns import StoredColumns
 class Verified:
     """What is verified: the published part of a sink, `(start_ts, checkpoint_ts]` of the selected tables.
 
-    `config`: the effective resource. `format`: the newest.
+    `config`: the effective resource. `format`: the newest. `mask_keys`: of hashed columns.
     """
 
     config: Mapping[str, Any]
@@ -46,6 +47,7 @@ class Verified:
     conserved: str | None
     progress: ReadingProgress
     result: ChangesVerdict
+    mask_keys: MaskKeys = field(default=NO_KEYS, kw_only=True)
 
 
 class ReadableChanges(Protocol):
@@ -152,7 +154,7 @@ class TableCheck:
             )
 
     def _images(self, versions: pa.Table) -> pl.DataFrame:
-        return images(self._info, versions, self._selection, self._format, self._replaced.add)
+        return images(self._info, versions, self._selection, self._format, self._replaced.add, self._subject.mask_keys)
 
     def _images_of_history(self, versions: pa.Table) -> pl.DataFrame:
         if (sign := self._stored_columns.first_sign(versions)) is not None:
@@ -163,7 +165,8 @@ class TableCheck:
         return self._images(versions)
 
     def _values(self, keys: pa.Array, values: pa.Array) -> dict[str, pa.Array]:
-        return written_values(self._info, self._selection.columns, keys, values, self._format, self._replaced.add)
+        columns, met = self._selection.columns, self._replaced.add
+        return written_values(self._info, columns, keys, values, self._format, met, self._subject.mask_keys)
 
     def _note_replaced(self) -> None:
         """Rows that differ in such bytes look the same; where they are in the key nothing tells rows any more."""

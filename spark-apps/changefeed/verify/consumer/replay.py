@@ -55,7 +55,7 @@ class _Consumer:
         self._rows = ConsumerRows(ledger.db)
         how = subject.formats.newest
         self._choice = how.choice
-        self._upstream = UpstreamTables(subject.pd, lives.schema, subject.config, how)
+        self._upstream = UpstreamTables(subject.pd, lives.schema, subject.config, how, subject.mask_keys)
         self._by_id = by_id
         copied = {id_: copy.from_ts for id_, copy in lives.copies.items()}
         self._catalog = ConsumerCatalog(

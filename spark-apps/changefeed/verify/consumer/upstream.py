@@ -14,6 +14,7 @@ from changefeed.reading.rows.formats import Format
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.upstream.tikv.client.pd import PdClient
 from changefeed.upstream.tikv.row.defaults import absent_value
+from changefeed.upstream.written_rows import MaskKeys
 from changefeed.verify.upstream.definitions import SettledSchema
 from changefeed.verify.upstream.expected import key_indexes, written_values
 from changefeed.verify.upstream.standing import rows_at
@@ -29,8 +30,11 @@ class WrittenColumns:
 
 
 class UpstreamTables:
-    def __init__(self, pd: PdClient, schema: SettledSchema, config: Mapping[str, Any], how: Format) -> None:
+    def __init__(
+        self, pd: PdClient, schema: SettledSchema, config: Mapping[str, Any], how: Format, mask_keys: MaskKeys
+    ) -> None:
         """`config`: the effective resource."""
+        self._mask_keys = mask_keys
         self._pd = pd
         self._schema = schema
         self._config = config
@@ -71,7 +75,9 @@ class UpstreamTables:
         """
         for id_ in info.physical_ids:
             async for keys, values in rows_at(self._pd, id_, ts):
-                found = await asyncio.to_thread(written_values, info, columns, keys, values, self._how, met)
+                found = await asyncio.to_thread(
+                    written_values, info, columns, keys, values, self._how, met, self._mask_keys
+                )
                 yield id_ if info.partition_ids else 0, found
 
 

@@ -13,6 +13,7 @@ from changefeed.reading.rows.formats import Formats, read_formats
 from changefeed.sink.kafka.claim import kafka_endpoint
 from changefeed.sink.kafka.options import rules_of
 from changefeed.spec.model import Changefeed
+from changefeed.upstream.written_rows import MaskKeys
 from changefeed.verify.comparison.ledger import TableLedger
 from changefeed.verify.comparison.table import Verified
 from changefeed.verify.held import held
@@ -45,7 +46,9 @@ async def verify(
     result = MessagesVerdict(checkpoint_ts=str(state.checkpoint_ts))
     async with upstream_of(changefeed, secrets_dir) as pd:
         check_cluster(pd, state)
-        subject = Verified(config, pd, formats.newest, state.from_ts, state.checkpoint_ts, None, progress, result)
+        bounds = state.from_ts, state.checkpoint_ts
+        mask_keys = MaskKeys(secrets_dir)
+        subject = Verified(config, pd, formats.newest, *bounds, None, progress, result, mask_keys=mask_keys)
         async with held(pd, state.from_ts, "startTs"):
             progress.stage("the upstream's DDLs")
             lives = await lives_of(state, pd, state.checkpoint_ts)

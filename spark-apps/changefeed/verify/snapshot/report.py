@@ -76,7 +76,7 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: Rea
     state, formats = read_state(sink, store)
     with scratch_database() as db:
         access, form = choice.access_of(changefeed, secrets_dir), InFiles(formats.newest.time_zone)
-        standing = await standing_of(access, state, db, form, progress)
+        standing = await standing_of(access, state, db, form, progress, sink.mask_keys)
         flush_s = _FLUSHES * storage.flush_interval
         await reached(partial(files.checkpoint, store), store.uri, standing.before_ts, flush_s, progress)
         return await asyncio.to_thread(check_files, sink, store, standing, db, progress)

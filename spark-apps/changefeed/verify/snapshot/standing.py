@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import duckdb
@@ -22,9 +22,9 @@ from changefeed.schema.sql_type import SqlType
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.values import arrow_type, as_bytes
 from changefeed.upstream.contract import Access
-from changefeed.upstream.decoders import decoder_of
 from changefeed.upstream.postgresql.database import PostgresqlDatabase
 from changefeed.upstream.postgresql.reading.snapshot import DatabaseSnapshot
+from changefeed.upstream.written_rows import NO_KEYS, MaskKeys, written_rows
 from changefeed.verify.recorded import routes_of
 from changefeed.verify.tables.values import of_decoded
 
@@ -96,7 +96,12 @@ class StandingTables:
 
 
 async def standing_of(
-    access: Access, state: State, db: duckdb.DuckDBPyConnection, form: ComparedForm, progress: ReadingProgress
+    access: Access,
+    state: State,
+    db: duckdb.DuckDBPyConnection,
+    form: ComparedForm,
+    progress: ReadingProgress,
+    mask_keys: MaskKeys,
 ) -> StandingTables:
     """The tables that a changefeed selects. Raises what `read_standing` does, and what reading an upstream does."""
     upstream = await access.of_cluster(state.cluster_id).connect()
@@ -104,7 +109,7 @@ async def standing_of(
         assert isinstance(upstream, PostgresqlDatabase), "who keeps no history is asked for in verify.choice"
         routes = routes_of(state)
         snapshot = upstream.snapshot(routes.selects)
-        return await asyncio.to_thread(read_standing, snapshot, db, form, progress, routes)
+        return await asyncio.to_thread(read_standing, snapshot, db, form, progress, routes, mask_keys)
     finally:
         await upstream.close()
 
@@ -115,8 +120,9 @@ def read_standing(
     form: ComparedForm,
     progress: ReadingProgress,
     routes: Routes,
+    mask_keys: MaskKeys = NO_KEYS,
 ) -> StandingTables:
-    """Enters the snapshot, and reads all of it. `routes`: to the names that tables are written under.
+    """Enters the snapshot, and reads all of it. `routes`: to the tables that are written.
 
     Raises NotVerifiable where two tables are one to readers.
     """
@@ -131,24 +137,26 @@ def read_standing(
                     "differ in capital letters only.",
                     "Readers take them for one table: exclude one of them by a filter rule, or route it elsewhere.",
                 )
-            found[name] = replace(_read(snapshot, info, f"stands{number}", db, form, progress), info=written)
+            found[name] = _read(snapshot, info, written, f"stands{number}", db, form, progress, mask_keys)
         return StandingTables(snapshot.after_ts, snapshot.before_ts, found)
 
 
 def _read(
     snapshot: DatabaseSnapshot,
     info: TableInfo,
+    written: TableInfo,
     table: str,
     db: duckdb.DuckDBPyConnection,
     form: ComparedForm,
     progress: ReadingProgress,
+    mask_keys: MaskKeys,
 ) -> StandingTable:
-    columns = info.output_columns
+    columns = written.output_columns
     declared = ", ".join(f"c{number} {form.kind(column)}" for number, column in enumerate(columns))
     db.execute(f"CREATE OR REPLACE TABLE {table}({declared})")
     count = 0
     for keys, values in snapshot.rows(info):
-        decoded = decoder_of(info).rows(info, keys, values, form.time_zone)
+        decoded = written_rows(written, keys, values, form.time_zone, mask_keys=mask_keys)
         given = [form.shown(*pair) for pair in zip(columns, decoded, strict=True)]
         db.register("given", pa.table(given, [f"c{number}" for number in range(len(columns))]))
         try:
@@ -157,4 +165,4 @@ def _read(
             db.unregister("given")
         count += len(keys)
         progress.advance(len(keys))
-    return StandingTable(info, table, count)
+    return StandingTable(written, table, count)

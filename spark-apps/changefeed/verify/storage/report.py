@@ -23,6 +23,7 @@ from changefeed.spec.model import Changefeed
 from changefeed.upstream import choice
 from changefeed.upstream.contract import Access
 from changefeed.upstream.tikv.access import TikvAccess
+from changefeed.upstream.written_rows import NO_KEYS, MaskKeys
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.ledger import TableLedger
 from changefeed.verify.consumer.replay import replay
@@ -43,6 +44,7 @@ class StoredSink:
     secret: Path | None = None
     state_secret: Path | None = None
     newest: bool = False  # the newest generation, of the sink at `uri`; else the folder at `uri`
+    mask_keys: MaskKeys = NO_KEYS
 
 
 async def verify_changefeed(
@@ -57,7 +59,7 @@ async def verify_changefeed(
 def sink_of(changefeed: Changefeed, secrets_dir: Path | None) -> StoredSink:
     """The newest generation of a changefeed's files."""
     found, state = sink_location(changefeed, secrets_dir), state_location(changefeed, secrets_dir)
-    return StoredSink(found.uri, found.secret, state.secret, newest=True)
+    return StoredSink(found.uri, found.secret, state.secret, newest=True, mask_keys=MaskKeys(secrets_dir))
 
 
 async def verify(
@@ -98,6 +100,7 @@ async def verify(
             result,
             store,
             formats,
+            mask_keys=sink.mask_keys,
         )
         async with held(pd, state.from_ts, "startTs"):
             await _compare(subject, state)

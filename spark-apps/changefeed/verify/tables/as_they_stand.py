@@ -23,6 +23,7 @@ from changefeed.restore.rows import batches
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.upstream import choice
+from changefeed.upstream.written_rows import MaskKeys
 from changefeed.verify.recorded import StateLog, check_copied
 from changefeed.verify.result import RowsVerdict
 from changefeed.verify.snapshot.reached import reached
@@ -172,7 +173,7 @@ async def looked_at(
             progress.stage("the changefeed's log")
             state = recorded.read()
             time_zone = state.epoch.config["spec"]["timeZone"] if is_zoned else "UTC"
-            standing = await standing_of(access, state, db, InTables(time_zone), progress)
+            standing = await standing_of(access, state, db, InTables(time_zone), progress, MaskKeys(secrets_dir))
             await reached(
                 lambda: recorded.read().checkpoint_ts, recorded.store.uri, standing.before_ts, flush_s, progress
             )

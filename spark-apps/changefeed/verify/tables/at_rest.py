@@ -25,7 +25,7 @@ from changefeed.reading.scratch import scratch_database
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.tikv.client.pd import PdClient
-from changefeed.upstream.tikv.row.rowv2 import decode_rows
+from changefeed.upstream.written_rows import NO_KEYS, MaskKeys, written_rows
 from changefeed.verify.held import held
 from changefeed.verify.recorded import StateLog, check_cluster, check_settled, lives_of, routes_of, upstream_of
 from changefeed.verify.result import RowsVerdict
@@ -55,6 +55,7 @@ class AtRest:
     is_at_rest: bool = True
     upto_ts: int | None = None
     knows_defaults: bool = True
+    mask_keys: MaskKeys = NO_KEYS
     _lives: Lives | None = field(default=None, init=False)
 
     async def tables(self) -> list[TableInfo]:
@@ -118,7 +119,7 @@ class AtRest:
         shown = info.output_columns if columns is None else columns
 
         def decode_and_add(keys: pa.Array, values: pa.Array) -> None:
-            decoded = decode_rows(info, keys, values, self.time_zone, shown)
+            decoded = written_rows(info, keys, values, self.time_zone, shown, mask_keys=self.mask_keys)
             add([of_decoded(*pair) for pair in zip(shown, decoded, strict=True)])
 
         async for keys, values in rows_at(self.pd, physical_id, ts):
@@ -140,7 +141,8 @@ async def at_rest(
             knows_start = await _hold(stack, pd, state, start)
             db = stack.enter_context(scratch_database())
             result = RowsVerdict(checkpoint_ts=str(state.checkpoint_ts))
-            yield AtRest(state, pd, db, result, progress, knows_start=knows_start)
+            mask_keys = MaskKeys(secrets_dir)
+            yield AtRest(state, pd, db, result, progress, knows_start=knows_start, mask_keys=mask_keys)
 
 
 async def _hold(stack: AsyncExitStack, pd: PdClient, state: State, start: Start) -> bool:

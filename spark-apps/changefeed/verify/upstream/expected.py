@@ -22,7 +22,7 @@ from changefeed.reading.rows.formats import Format
 from changefeed.reading.rows.lines import LineShape
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.values import as_bytes, is_broken
-from changefeed.upstream.tikv.row.rowv2 import decode_rows
+from changefeed.upstream.written_rows import NO_KEYS, MaskKeys, written_rows
 
 _LONE = re.compile("[\udc80-\udcff]")  # how "surrogateescape" shows bytes that are not UTF-8
 _RANKS = {"D": 0, "U": 1, "I": 2}  # inside a transaction (docs/design/layouts.md, Position)
@@ -55,7 +55,12 @@ def key_indexes(info: TableInfo, columns: Sequence[ColumnInfo], split_updates: b
 
 
 def images(
-    info: TableInfo, versions: pa.Table, selection: Selection, how: Format, met: Callable[[str], object]
+    info: TableInfo,
+    versions: pa.Table,
+    selection: Selection,
+    how: Format,
+    met: Callable[[str], object],
+    mask_keys: MaskKeys = NO_KEYS,
 ) -> pl.DataFrame:
     """Versions (history.SCAN_SCHEMA) as the images that the files are to hold, in any order.
 
@@ -72,15 +77,24 @@ def images(
         moved = _unique_key_moved(info, updates) if how.split_updates else np.zeros(updates.num_rows, np.bool_)
         halves = updates.filter(pa.array(moved))
         parts += [(halves, "old_value", "D"), (halves, "value", "I"), (updates.filter(pa.array(~moved)), "value", "U")]
-    frames = [_rows(info, _kept(part, selection.rows, op), image, op, selection, how, met) for part, image, op in parts]
+    frames = [
+        _rows(info, _kept(part, selection.rows, op), image, op, selection, how, met, mask_keys)
+        for part, image, op in parts
+    ]
     return pl.concat(frames).with_columns(rank=pl.col("op").replace_strict(_RANKS, return_dtype=pl.UInt8))
 
 
 def values_of(
-    info: TableInfo, columns: Sequence[ColumnInfo], keys: pa.Array, values: pa.Array, time_zone: str, choice: str
+    info: TableInfo,
+    columns: Sequence[ColumnInfo],
+    keys: pa.Array,
+    values: pa.Array,
+    time_zone: str,
+    choice: str,
+    mask_keys: MaskKeys = NO_KEYS,
 ) -> dict[str, pa.Array]:
-    """c0..cn of rows by their raw keys and values, decoded by the product's decoder. `choice`: see Format."""
-    arrays = decode_rows(info, keys, values, time_zone, columns)
+    """c0..cn of rows by their raw keys and values, decoded and masked as the product does. `choice`: see Format."""
+    arrays = written_rows(info, keys, values, time_zone, columns, mask_keys=mask_keys)
     return {
         f"c{i}": pc.struct_field(array, choice) if pa.types.is_struct(array.type) else array
         for i, array in enumerate(arrays)
@@ -94,12 +108,13 @@ def written_values(
     values: pa.Array,
     how: Format,
     met: Callable[[str], object],
+    mask_keys: MaskKeys = NO_KEYS,
 ) -> dict[str, pa.Array]:
     """As `values_of`, but as they are written, text as bytes: U+FFFD for each that is not UTF-8, if `how` replaces it.
 
     `met` is told each column by its name in which that was done.
     """
-    found = values_of(info, columns, keys, values, how.time_zone, how.choice)
+    found = values_of(info, columns, keys, values, how.time_zone, how.choice, mask_keys)
     for (index, array), column in zip(found.items(), columns, strict=True):
         found[index] = as_bytes(array)
         if is_broken(column, array) and how.replaces(column):
@@ -133,9 +148,10 @@ def _rows(
     selection: Selection,
     how: Format,
     met: Callable[[str], object],
+    mask_keys: MaskKeys,
 ) -> pl.DataFrame:
     one = {name: _one_array(versions[name]) for name in ("commit_ts", "start_ts", "key", image)}
-    columns = written_values(info, selection.columns, one["key"], one[image], how, met)
+    columns = written_values(info, selection.columns, one["key"], one[image], how, met, mask_keys)
     given = {name: one[name] for name in ("commit_ts", "start_ts", "key")}
     frame = pl.from_arrow(pa.table({**given, **columns}))
     assert isinstance(frame, pl.DataFrame)
@@ -151,6 +167,7 @@ def _unique_keys(info: TableInfo) -> list[set[str]]:
 
 def _unique_key_moved(info: TableInfo, updates: pa.Table) -> npt.NDArray[np.bool_]:
     """Which updates change a NOT NULL unique key: those are written as a delete and an insert (TiCDC, 2.10)."""
+    info = info.decoded_by
     names = set().union(*_unique_keys(info))
     columns = [column for column in info.output_columns if column.name in names]
     keys = _one_array(updates["key"])
