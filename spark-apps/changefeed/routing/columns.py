@@ -33,7 +33,7 @@ _WHOLE = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _ColumnEntry:
     path: str
     tables: TableFilter = field(compare=False)
     columns: ColumnFilter = field(compare=False)
@@ -78,9 +78,9 @@ class Columns:
         return shaped
 
     @cached_property
-    def _entries(self) -> tuple[_Entry, ...]:
+    def _entries(self) -> tuple[_ColumnEntry, ...]:
         return tuple(
-            _Entry(
+            _ColumnEntry(
                 f"spec.columns[{number}]",
                 TableFilter(action.match, self.case_sensitive),
                 ColumnFilter(action.columns),
@@ -89,7 +89,7 @@ class Columns:
             for number, action in enumerate(self.given)
         )
 
-    def _of(self, schema: str, table: str, column: str) -> Iterator[_Entry]:
+    def _of(self, schema: str, table: str, column: str) -> Iterator[_ColumnEntry]:
         return (each for each in self._entries if each.tables.matches(schema, table) and each.columns.matches(column))
 
     def _treats(self, schema: str, table: str, column: str) -> bool:

@@ -95,7 +95,7 @@ def written_rows(
         decoded = _decoded(table, keys, values, zone, wanted, are_whole=are_whole)
         for column, array in zip(wanted, decoded, strict=True):
             mask = masks.get(column.id)
-            found[column.id] = array if mask is None else _masked(column, array, mask, mask_keys)
+            found[column.id] = array if mask is None else masked(column, array, mask, mask_keys)
     return [found[column.id] for column in shown]
 
 
@@ -129,7 +129,8 @@ def _alike(column: ColumnInfo, mask: Mask, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(given, type_), rows)
 
 
-def _masked(column: ColumnInfo, values: pa.Array, mask: Mask, mask_keys: MaskKeys) -> pa.Array:
+def masked(column: ColumnInfo, values: pa.Array, mask: Mask, mask_keys: MaskKeys) -> pa.Array:
+    """The decoded values of a column, of a hash or truncated. `column`: as the upstream has it."""
     if mask.kind == "hash":
         return _hashed(values, mask_keys.hashes(mask.secret)) if len(values) else pa.array([], pa.string())
     if pa.types.is_string(values.type):

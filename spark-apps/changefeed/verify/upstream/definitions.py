@@ -178,7 +178,8 @@ def _goes(later: Sequence[tuple[int, int, _Raw | None]]) -> bool:
 def _shown(table: TableInfo) -> tuple[object, ...]:
     """What sessions see of a table: names, and types without those flags that only guard a DDL under way."""
     columns = (
-        (c.id, c.name, c.type, c.is_unsigned, c.flen, c.decimal, c.charset, c.collate, c.elems) for c in table.columns
+        (c.id, c.name, c.type, c.is_unsigned, c.flen, c.decimal, c.charset, c.collate, c.elems)
+        for c in table.decoded_by.columns
     )
     return *table.upstream_name, *columns
 
