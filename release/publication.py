@@ -24,7 +24,8 @@ def publish(commit: Commit, source: Path, out: Path, registry: str, key: str, im
     """Push and sign, after `write_files`; returns what is in the registry, by digest."""
     named = f"{NAME}-{commit.version}"
     pushed = [push_image(each, registry, commit.version) for each in images]
-    pushed.append(push_bundle(source / "deploy" / "bundle", registry, commit))
+    architectures = sorted({architecture for each in images for architecture in each.revisions})
+    pushed.append(push_bundle(source / "deploy" / "bundle", registry, commit, architectures))
     pushed.append(push_chart(out / f"{named}.tgz", registry, commit.version))
     for each in pushed:
         signing.sign_image(key, each)
@@ -46,18 +47,25 @@ def push_chart(chart: Path, registry: str, version: str) -> str:
     return _by_digest(f"{registry}/charts/{NAME}", version)
 
 
-def push_bundle(bundle: Path, registry: str, commit: Commit) -> str:
-    """The folder of the OLM bundle as an image of its files, with the labels that OLM looks for."""
+def push_bundle(bundle: Path, registry: str, commit: Commit, architectures: Sequence[str]) -> str:
+    """The folder of the OLM bundle as images of its files, with the labels that OLM looks for.
+
+    They differ in the architecture alone that they say: OLM has a node pull the bundle, and a node pulls its own only.
+    """
     repository = f"{registry}/{NAME}-bundle"
     labels = yaml.safe_load((bundle / "metadata" / "annotations.yaml").read_text())["annotations"]
+    settings = [part for name, value in sorted(labels.items()) for part in ("--label", f"{name}={value}")]
     files = {**files_below(bundle / "manifests", "manifests"), **files_below(bundle / "metadata", "metadata")}
+    tagged = f"{repository}:{commit.version}"
     with tempfile.TemporaryDirectory() as folder:
         layer = Path(folder, "layer.tar")
         layer.write_bytes(tar(files, commit.epoch))
-        tagged = f"{repository}:{commit.version}"
         run("crane", "append", "--oci-empty-base", "--new_layer", layer, "--new_tag", tagged)
-    settings = [part for name, value in sorted(labels.items()) for part in ("--label", f"{name}={value}")]
-    run("crane", "mutate", tagged, "--tag", tagged, *settings)
+    images = []
+    for each in architectures:
+        platform = ("--set-platform", f"linux/{each}")
+        images += ["--manifest", run("crane", "mutate", tagged, "--repo", repository, *platform, *settings).strip()]
+    run("crane", "index", "append", *images, "--tag", tagged)
     return _by_digest(repository, commit.version)
 
 

@@ -111,7 +111,7 @@ PROGRAMS = {
     # For releases (release/): they are pushed by crane, signed by cosign, in tests to a registry; and CI's workflows.
     "crane": GoProgram(_CRANE, "v0.22.1", f"{_CRANE}/cmd/crane"),
     "cosign": GoProgram(_COSIGN, "v3.1.3", f"{_COSIGN}/cmd/cosign"),
-    "registry": GoProgram(_REGISTRY, "v3.1.2", f"{_REGISTRY}/cmd/registry"),
+    "registry": GoProgram(_REGISTRY, "v3.1.2", ".", source="registry.go"),
     "actionlint": GoProgram(_ACTIONLINT, "v1.7.12", f"{_ACTIONLINT}/cmd/actionlint"),
 }
 

@@ -146,12 +146,14 @@ def test_everything_that_installs_it_names_its_images_by_digest(released: Releas
 
 def test_its_images_have_both_architectures_and_the_bundle_its_labels(released: Released) -> None:
     operator, spark, bundle, _ = released.pushed
-    for each in (operator, spark):
+    for each in (operator, spark, bundle):
         index = json.loads(run([program("crane"), "manifest", each]).stdout)
         assert [image["platform"]["architecture"] for image in index["manifests"]] == ["amd64", "arm64"]
-    labels = json.loads(run([program("crane"), "config", bundle]).stdout)["config"]["Labels"]
     annotations = yaml.safe_load((ROOT / "deploy" / "bundle" / "metadata" / "annotations.yaml").read_text())
-    assert labels == annotations["annotations"]
+    for architecture in ("amd64", "arm64"):
+        command = [program("crane"), "config", "--platform", f"linux/{architecture}", bundle]
+        config = json.loads(run(command).stdout)
+        assert (config["architecture"], config["config"]["Labels"]) == (architecture, annotations["annotations"])
 
 
 def test_the_chart_is_pulled_from_the_registry(released: Released, tmp_path: Path) -> None:
