@@ -323,8 +323,9 @@ def check_names_stay(known: Mapping[int, TableInfo], tables: Mapping[int, TableI
 
 def check_columns_stay(known: Mapping[int, TableInfo], tables: Mapping[int, TableInfo], routes: Routes) -> None:
     """Raises InvalidSpec for a table whose columns would be written otherwise than before. `known`: the log's."""
-    for dispatcher in tables.keys() & known.keys():
-        was = known[dispatcher]
+    for dispatcher in tables:
+        if (was := known.get(dispatcher)) is None:
+            continue
         now = routes.routed(was.unrouted)
         if difference := first_difference(was, now):
             raise InvalidSpec(
