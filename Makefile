@@ -199,6 +199,7 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	CHANGEFEED_EVIDENCE=bench/results/ddl_storm.json $(PYTEST) -s tests/integration/test_integration_ddl_storm.py
 	CHANGEFEED_EVIDENCE=bench/results/operator_kills.json $(PYTEST) -s tests/cluster/test_cluster_operator_kills.py
 	CHANGEFEED_EVIDENCE=bench/results/chaos.json $(PYTEST) -s tests/cluster/test_cluster_chaos.py
+	PYTHONPATH=. $(PY) tests/cluster/cluster_release_install.py "$$(mktemp -d)" > bench/results/release_install.json
 	$(PY) bench/outage.py
 	$(PY) bench/store_kill.py
 	$(PY) bench/many_changefeeds.py

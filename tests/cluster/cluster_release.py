@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import cluster_images
 from cluster_chart_tools import ROOT
 from cluster_processes import Processes, free_ports
 from cluster_programs import program
@@ -90,6 +91,16 @@ def verifies(keys: Keys, *arguments: str | Path) -> bool:
 def clone(folder: Path) -> Path:
     """HEAD of this checkout, cloned."""
     subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
+    return folder
+
+
+def with_bills(folder: Path) -> Path:
+    """A folder as `make images` writes it, of the images of test clusters: of this machine's processor only."""
+    folder.mkdir()
+    for name in ("operator", "spark"):
+        (folder / name).symlink_to(cluster_images.layout(name))
+        bill = {"bomFormat": "CycloneDX", "metadata": {}, "components": []}  # test clusters' images have none
+        (folder / f"{name}-{cluster_images.host_arch()}.cdx.json").write_text(json.dumps(bill))
     return folder
 
 
