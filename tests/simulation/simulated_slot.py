@@ -232,7 +232,8 @@ class Puller:
         return True
 
     def _read(self, chain: Chain) -> None:
-        wanted, needed_ts = self.subscriptions.tables(), self.subscriptions.needed_ts
+        wanted = self.subscriptions.tables()
+        needed_ts = self.subscriptions.needed_ts(is_crossed=self._common_ts is None)
         rows: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         commits = self._server.from_lsn(self._next, self._world.rng.randint(0, 5))
         for each in commits:
@@ -289,7 +290,7 @@ class SlotWorld:
         self.server.is_guarded = "promoted" in self._faults and not self._happens("unguarded")
         self._read_ts = 0  # by any driver
         self._lost: dict[int, dict[int, int]] = {table: {} for table in _TABLES}  # with a server: ts by LSN
-        self._is_torn = self._may_be_refused = False  # what is written has rows that are lost; something is lost
+        self._is_torn = self._may_be_refused = False  # what is written is not what is there; something is lost
         self._old_ts = 0  # all that may be told of what a server has brought before it was replaced
         self._end_ts: int | None = None  # nothing is written any more
         # What is durable: where it began, how far each table is, with which rows.
@@ -404,6 +405,7 @@ class SlotWorld:
         self._flushed[table] = upto
         self._is_torn |= bool(self._written[table].items() & self._lost[table].items())
         is_whole = self._written[table] == self._there(table, self._start_ts, upto)
+        self._is_torn |= not is_whole and self._may_be_refused  # rows of the new server are at ts that had been read
         assert is_whole or self._is_torn, f"{table} is not whole up to {upto}"
 
     def _there(self, table: int, after: int, upto: int) -> dict[int, int]:
@@ -491,8 +493,10 @@ class SlotWorld:
         self._read_ts = max(self._read_ts, upto)
         assert not self._is_torn or upto <= self._old_ts, f"{upto} is told, and what was written is lost"
         table, start_ts = subscription.table, subscription.start_ts
-        wanted = self._there(table, start_ts, upto).keys()
-        assert wanted <= subscription.got, f"table {table} lacks {wanted - subscription.got} at {upto}"
+        if lacks := self._there(table, start_ts, upto).keys() - subscription.got:
+            is_of_before = self._may_be_refused and upto <= self._old_ts  # it was in hand as its server was replaced
+            assert is_of_before, f"table {table} lacks {lacks} at {upto}"
+            self._is_torn = True
         self._arrived[table] = max(self._arrived[table], upto)
 
     def confirmed(self, puller: Puller, lsn: int) -> None:

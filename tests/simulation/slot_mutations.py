@@ -234,4 +234,12 @@ SLOT_MUTATIONS = (
         "max(self._reached_ts, *(subscription.from_ts for subscription in self._all.values()))",
         "max((subscription.from_ts for subscription in self._all.values()))",
     ),
+    Mutation(
+        SLOT_CORE,
+        "the slot is confirmed before the beginning of another server is crossed",
+        SlotSubscriptions,
+        "needed_ts",
+        "not is_crossed",
+        "False",
+    ),
 )

@@ -117,7 +117,7 @@ def test_9_who_is_copied_looks_at_what_is_above_the_copy_and_begins_anew_with_al
     found.position = copies[0].ts + 9
     first = found.next_copy()
     assert first is not None
-    assert (first.sub_id, first.sent_ts, found.needed_ts) == (1, 5, 5)
+    assert (first.sub_id, first.sent_ts, found.needed_ts(is_crossed=True)) == (1, 5, 5)
     assert found.sent(1, copies[0].ts)
     found.copied(1)
     assert not found.is_copying(first)
@@ -194,10 +194,11 @@ def test_no_row_is_left_out(data: Any) -> None:
 
 def test_what_the_lowest_needs_is_needed_also_while_it_is_held() -> None:
     subscriptions = SlotSubscriptions()
-    assert subscriptions.needed_ts is None
+    assert subscriptions.needed_ts(is_crossed=True) is None
     subscriptions.subscribe(1, 7, 30)
     subscriptions.subscribe(2, 7, 20)
     subscriptions.hold(2)
-    assert subscriptions.needed_ts == 20
+    assert subscriptions.needed_ts(is_crossed=True) == 20
     subscriptions.release(2)
-    assert subscriptions.needed_ts == 30
+    assert subscriptions.needed_ts(is_crossed=True) == 30
+    assert subscriptions.needed_ts(is_crossed=False) == 0

@@ -184,7 +184,8 @@ class SlotFeed(Feed):
                 await self._telling(self._changed.wait())
                 continue
             await self._telling(self._has_room())
-            wanted, needed_ts = self._subscriptions.tables(), self._subscriptions.needed_ts
+            wanted = self._subscriptions.tables()
+            needed_ts = self._subscriptions.needed_ts(is_crossed=self._reader.common_ts is None)
             taken = await self._in_thread(self._reader.read, wanted, needed_ts)
             if await self._telling(self._crosses(taken)):
                 return

@@ -118,9 +118,14 @@ class SlotSubscriptions:
         """Held ones, too."""
         return list(self._all)
 
-    @property
-    def needed_ts(self) -> int | None:
-        """What is above it is needed by somebody, who may be held; None: nobody needs anything."""
+    def needed_ts(self, *, is_crossed: bool) -> int | None:
+        """What is above it is needed by somebody, who may be held; None: nobody needs anything.
+
+        `is_crossed`: no server has taken over of which it is not known whether it has all that was read. Else all is
+        needed: who finds the slot confirmed behind the point where one took over believes that it has.
+        """
+        if not is_crossed:
+            return 0
         return min((subscription.sent_ts for subscription in self._all.values()), default=None)
 
     def below(self, first_ts: int) -> list[int]:

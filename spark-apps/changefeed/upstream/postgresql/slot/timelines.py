@@ -12,7 +12,8 @@ commit that they have in common is at or above that ts.
 3. *A reader begins anew behind the crossing, with a slot that is not confirmed so far.* It has read on, too, but what
    is said in the WAL tells that this is the new timeline's.
 4. *Two standbys are promoted, one after the other, while nobody reads.* What is in common with the first server counts.
-5. *The slot is confirmed behind the point.* A reader has crossed it, as it confirms nothing before.
+5. *The slot is confirmed behind the point.* A reader has crossed it, as it confirms nothing before. Who reads for
+   nobody crosses nothing: it does not know what others have read.
 6. *A standby of the new server takes over at once.* If it has what says that the new server is crossed, it is asked
    for what was read. If it lacks that, it may have what was read, and nobody can tell: that must not go on either.
 7. *The new server's clock is behind.* What it commits has ts that go on from those of the one before it, so how far
