@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,19 +26,18 @@ from changefeed.upstream.decoders import decoder_of
 _BLOCK = 64  # bytes of SHA-256
 
 
+@dataclass(frozen=True)
 class MaskKeys:
     """The keys of hashes, each read when it is first needed: a Secret that is replaced counts for later processes.
 
-    Pickled as the folder of Secrets alone.
+    `folder`: of Secrets; None: there is none, and nothing can be hashed. It alone is pickled.
     """
 
-    def __init__(self, secrets_dir: Path | None = None) -> None:
-        """None: there is no such folder, and nothing can be hashed."""
-        self._folder = None if secrets_dir is None else secrets_dir.absolute()
-        self._hashes: dict[str, Callable[[Iterable[bytes]], bytes]] = {}
+    folder: Path | None = None
+    _hashes: dict[str, Callable[[Iterable[bytes]], bytes]] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self._folder,))
+        return (type(self), (None if self.folder is None else self.folder.absolute(),))
 
     def check(self, secrets: Iterable[str]) -> None:
         """Raises InvalidSpec, Refused when one of the Secrets, by name, has no key that can be used."""
@@ -47,13 +47,13 @@ class MaskKeys:
     def hashes(self, secret: str) -> Callable[[Iterable[bytes]], bytes]:
         """HMAC-SHA256 (RFC 2104) of each of some values, the digests one behind the other. Raises what `check` does."""
         if (found := self._hashes.get(secret)) is None:
-            if self._folder is None:
+            if self.folder is None:
                 raise InvalidSpec(
                     "--secrets-dir",
                     f"missing; spec.columns names Secret {secret}",
                     f"Give the folder DIR with the file DIR/{secret}/key.",
                 )
-            found = self._hashes[secret] = _hmac(hash_key(self._folder / secret))
+            found = self._hashes[secret] = _hmac(hash_key(self.folder / secret))
         return found
 
 
