@@ -255,6 +255,9 @@ class Puller:
             self._rows = dict(rows)
 
     def _hand_on(self, table: int, rows: list[tuple[int, int]]) -> None:
+        assert self._chain is not None
+        assert self._chain.last_ts is not None
+        self.subscriptions.handing_on(self._chain.last_ts)
         for sub_id in self.subscriptions.takers(table):
             if (sent_ts := self.subscriptions.sent_ts(sub_id)) is not None:
                 self._world.rows(self, sub_id, [row for row in rows if row[0] > sent_ts])
@@ -362,11 +365,16 @@ class SlotWorld:
         self._born += 1
         self._puller, self._subscribed = Puller(self, self._born), {}
 
+    @property
+    def _reached_ts(self) -> int:
+        """By all tables; what has arrived and is not known to be complete stays, too."""
+        return max(*self._arrived.values(), *(ts for rows in self._rows.values() for ts in rows.values()))
+
     def _subscribe(self, table: int, start_ts: int) -> None:
         assert self._puller is not None
         self._sub_ids += 1
         self._subscribed[self._sub_ids] = Subscription(table, start_ts)
-        self._puller.subscriptions.subscribe(self._sub_ids, table, start_ts, reached_ts=max(self._arrived.values()))
+        self._puller.subscriptions.subscribe(self._sub_ids, table, start_ts, reached_ts=self._reached_ts)
 
     def _step(self) -> None:
         server, rng = self.server, self.rng
@@ -462,7 +470,7 @@ class SlotWorld:
             for table in each.tables:
                 self._lost[table][each.lsn] = each.ts
         self._old_ts = max(server.last_ts, in_hand)
-        self._may_be_refused |= max(self._read_ts, in_hand) > server.last_ts
+        self._may_be_refused |= max(self._read_ts, in_hand, self._reached_ts) > server.last_ts
         assert not (server.is_guarded and self._may_be_refused), "what is kept back is not read"
         is_crossing_lost = any(each.said is not None and each.said.crossed for each in lost)
         self._may_be_refused |= is_crossing_lost and not server.is_guarded

@@ -98,6 +98,8 @@ def test_8_what_was_read_of_tables_that_nobody_pulls_now_counts() -> None:
     assert found.reached_ts == 20
     found.subscribe(3, B, 15, reached_ts=30)
     assert found.reached_ts == 30
+    found.handing_on(40)
+    assert found.reached_ts == 40
     found.release(1)
     found.release(3)
     assert found.reached_ts is None, "nobody is there to be told of anything"

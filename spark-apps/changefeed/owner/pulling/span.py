@@ -96,7 +96,8 @@ class Span:
     @property
     def read_ts(self) -> int:
         """No row of it above this has been read: rows that are copied are as of the copy's ts."""
-        return self.copy.ts if self.copy is not None and self.is_being_copied else self.resolved_ts
+        copied_ts = self.copy.ts if self.copy is not None and self.is_being_copied else 0
+        return max([self.resolved_ts, copied_ts, *(segment.max.commit_ts for segment in self.segments)])
 
     @property
     def is_pulled(self) -> bool:

@@ -214,6 +214,8 @@ class SlotFeed(Feed):
         for ts, content in taken.news:
             if not isinstance(told := read_content(content), Relation):
                 self._copies.emptied(ts, told)
+        if taken.position is not None:
+            self._subscriptions.handing_on(taken.position)
         while found := await self._in_thread(_some, taken.rows):
             for rows in found:
                 await self._rows(rows)

@@ -132,6 +132,11 @@ class SlotSubscriptions:
         """Those that want what is before the stream's first ts."""
         return [n for n, each in self._all.items() if each.is_joined and each.from_ts < first_ts]
 
+    def handing_on(self, ts: int) -> None:
+        """Rows at or below it are, to whoever is joined. They count as read, though nobody hears before all are."""
+        if self.tables():
+            self._reached_ts = max(self._reached_ts, ts)
+
     @property
     def reached_ts(self) -> int | None:
         """Nobody has had anything of what is above it: of a copy, its rows are as of its ts. None: there is nobody."""
