@@ -6,17 +6,19 @@ from typing import Annotated
 
 from changefeed.spec.field.fields import Bytes, Seconds, Warehouse, duration, one_of, size
 from changefeed.spec.field.kind import fixed
-from changefeed.spec.field.section import FROM_CREATION, Credentials
+from changefeed.spec.field.section import FROM_CREATION, Credentials, ruled
 from changefeed.spec.sink.section import SinkSection
-from changefeed.spec.sink.staying import STAYS, stays
+from changefeed.spec.sink.staying import STAYS, as_created
 
 
 class Delta(SinkSection):
     """Tables of Delta Lake, one for each table of the upstream."""
 
+    model_config = ruled(as_created("mode", "'append'"))
+
     uri: Annotated[Warehouse, STAYS, fixed(FROM_CREATION)]
     """Root folder of the tables. Each is in the folder <database>/<table> below it."""
-    mode: Annotated[str, one_of("append", "upsert"), stays("mode"), fixed(FROM_CREATION)] = "append"
+    mode: Annotated[str, one_of("append", "upsert"), fixed(FROM_CREATION)] = "append"
     """append: each table is a changelog of all changes. upsert: each table mirrors the upstream's current rows."""
     flush_interval: Annotated[Seconds, duration("100ms", "1h")] = 60.0
     """Longest time a change waits before it is committed. Every commit adds a version and a file."""

@@ -12,7 +12,7 @@ from changefeed.spec.field.fields import Bytes, Seconds, Warehouse, duration, on
 from changefeed.spec.field.kind import fixed, rule, wrong
 from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, SinkTls, ruled
 from changefeed.spec.sink.section import InClearText, SinkSection
-from changefeed.spec.sink.staying import STAYS, stays
+from changefeed.spec.sink.staying import STAYS, as_created, stays
 
 _CATALOGS = ("http", "https", "mysql", "postgresql", "sqlite")
 _CATALOG_ALLOWED = (
@@ -55,15 +55,15 @@ class IcebergCatalog(Section):
 class Iceberg(SinkSection):
     """Tables of Apache Iceberg, one for each table of the upstream."""
 
+    model_config = ruled(as_created("mode", "'append'"), as_created("namespacePrefix", "''"))
+
     warehouse: Annotated[Warehouse, stays("warehouse"), fixed(FROM_CREATION)]
     """Root folder of the tables' files."""
     catalog: IcebergCatalog
     """Where readers find the tables."""
-    mode: Annotated[str, one_of("append", "upsert"), stays("mode"), fixed(FROM_CREATION)] = "append"
+    mode: Annotated[str, one_of("append", "upsert"), fixed(FROM_CREATION)] = "append"
     """append: each table is a changelog of all changes. upsert: each table mirrors the upstream's current rows."""
-    namespace_prefix: Annotated[
-        str, text("[A-Za-z0-9_]*", "letters, digits and _", 64), stays("namespacePrefix"), fixed(FROM_CREATION)
-    ] = ""
+    namespace_prefix: Annotated[str, text("[A-Za-z0-9_]*", "letters, digits and _", 64), fixed(FROM_CREATION)] = ""
     """Prefix added to a database's name to form its namespace."""
     flush_interval: Annotated[Seconds, duration("100ms", "1h")] = 60.0
     """Longest time a change waits before it is committed. Every commit adds a snapshot and a file."""
