@@ -242,12 +242,4 @@ SLOT_MUTATIONS = (
         "not is_crossed",
         "False",
     ),
-    Mutation(
-        SLOT_CORE,
-        "rows that are handed on do not count as read before all of their ts are",
-        SlotSubscriptions,
-        "handing_on",
-        "max(self._reached_ts, ts)",
-        "self._reached_ts",
-    ),
 )
