@@ -1,6 +1,6 @@
 """How fast rows of a real PostgreSQL are, and for how much CPU of ours: as of bench/throughput.py.
 
-Rows have the four columns of pgbench's accounts, and two sessions insert them, some hundreds in a transaction. `scan`:
+Rows have the four columns of pgbench's accounts, and one session inserts them, some hundreds in a transaction. `scan`:
 they wait in the slot when the run starts, and it is as fast as it can; `written`: they are written while they are
 watched; `copy`: they are there before the slot is, and are read as of its beginning.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,6 @@ TABLES = (
     "CREATE PUBLICATION changefeed FOR ALL TABLES",
 )
 ROWS_OF_A_TRANSACTION = 500
-SESSIONS = 2  # that insert at once
 #: Of a server that has this machine's memory: by default one has room for 128 MiB of pages and 1 GiB of WAL.
 SERVER = ("-c", "shared_buffers=4GB", "-c", "max_wal_size=16GB")
 _START_S, _WRITE_S = 120.0, 600.0
@@ -66,17 +64,12 @@ class _Bench:
 
 
 def insert(database: Postgresql, rows: int) -> None:
-    """Commit so many rows of the table."""
-
-    def some(session: int) -> None:
-        with database.connect() as connection:
-            for first in range(1 + session * ROWS_OF_A_TRANSACTION, rows + 1, SESSIONS * ROWS_OF_A_TRANSACTION):
-                last = min(first + ROWS_OF_A_TRANSACTION - 1, rows)
-                series = f"generate_series({first}, {last}) n"
-                connection.run(f"INSERT INTO accounts SELECT n, n % 100, n::bigint * 7919 % 1000003, n FROM {series}")
-
-    with ThreadPoolExecutor(SESSIONS) as pool:
-        list(pool.map(some, range(SESSIONS)))
+    """Commit so many rows of the table, in one session."""
+    with database.connect() as connection:
+        for first in range(1, rows + 1, ROWS_OF_A_TRANSACTION):
+            last = min(first + ROWS_OF_A_TRANSACTION - 1, rows)
+            series = f"generate_series({first}, {last}) n"
+            connection.run(f"INSERT INTO accounts SELECT n, n % 100, n::bigint * 7919 % 1000003, n FROM {series}")
 
 
 def server_cpu_s(database: Postgresql) -> float:
