@@ -136,6 +136,7 @@ def masked(column: ColumnInfo, values: pa.Array, mask: Mask, mask_keys: MaskKeys
     if pa.types.is_string(values.type):
         return pc.utf8_slice_codeunits(values, 0, mask.length)
     if is_broken(column, values):  # a character is one where it is whole, and a byte elsewhere
+        # One by one: no library cuts text that is broken, and that is rare.
         texts = (None if each is None else each.decode(errors="surrogateescape") for each in values.to_pylist())
         cut = [None if each is None else each[: mask.length].encode(errors="surrogateescape") for each in texts]
         return pa.array(cut, pa.binary())
@@ -143,7 +144,7 @@ def masked(column: ColumnInfo, values: pa.Array, mask: Mask, mask_keys: MaskKeys
 
 
 def _hashed(values: pa.Array, hashes: Callable[[Iterable[bytes]], bytes]) -> pa.Array:
-    """Each value once: it costs next to nothing to be met again."""
+    """Each value once, as hashlib takes one at a time: it costs next to nothing to be met again."""
     texts = values.field("text") if pa.types.is_struct(values.type) else values
     if pa.types.is_struct(values.type) and values.null_count:
         texts = pc.if_else(values.is_null(), pa.scalar(None, pa.string()), texts)

@@ -15,6 +15,14 @@ from integration_crash import AT_MOST, Kind, Outcome, enumerate_all
 
 _EVERY = "Every point that a first run passes."
 _ADDED = "Every point that a first run passes, of this sink and of the log's records."
+_CHANGELOGS = (
+    (False, "Changelogs, from the start", _ADDED),
+    (True, "Changelogs, after a takeover", "The driver before has died with one of a plan's files committed."),
+)
+_BY_KEY = (
+    (False, "Tables by primary key, from the start", _ADDED),
+    (True, "Tables by primary key, after a takeover", "The driver before has died as for changelogs."),
+)
 #: By sink: whether after a takeover, the section's title, what it lists.
 _SECTIONS: dict[Kind, Sequence[tuple[bool, str, str]]] = {
     "files": (
@@ -29,22 +37,10 @@ _SECTIONS: dict[Kind, Sequence[tuple[bool, str, str]]] = {
         (False, "Kafka, from the start", _ADDED),
         (True, "Kafka, after a takeover", "The driver before has died with an entry's transaction not yet committed."),
     ),
-    "changelog": (
-        (False, "Changelogs, from the start", _ADDED),
-        (True, "Changelogs, after a takeover", "The driver before has died with one of a plan's files committed."),
-    ),
-    "upsert": (
-        (False, "Tables by primary key, from the start", _ADDED),
-        (True, "Tables by primary key, after a takeover", "The driver before has died as for changelogs."),
-    ),
-    "delta-changelog": (
-        (False, "Changelogs, from the start", _ADDED),
-        (True, "Changelogs, after a takeover", "The driver before has died with one of a plan's files committed."),
-    ),
-    "delta-upsert": (
-        (False, "Tables by primary key, from the start", _ADDED),
-        (True, "Tables by primary key, after a takeover", "The driver before has died as for changelogs."),
-    ),
+    "changelog": _CHANGELOGS,
+    "upsert": _BY_KEY,
+    "delta-changelog": _CHANGELOGS,
+    "delta-upsert": _BY_KEY,
     "slot": (
         (False, "From the start", "Every point that a first run passes, of the slot and of the log's records."),
         (

@@ -147,8 +147,10 @@ async def prepare(
         schema = await upstream.schema(schema_ts, {} if restart else _Known(state))
         tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
         if not restart:
-            check_names_stay(_WrittenTables(state), tables)
-            check_columns_stay(_WrittenTables(state), tables, Routes.of(effective(changefeed)))
+            written = _WrittenTables(state)
+            known = {each: table for each in tables if (table := written.get(each)) is not None}
+            check_names_stay(known, tables)
+            check_columns_stay(known, Routes.of(effective(changefeed)))
             _check_selected(state, sink, tables.keys(), schema)
         await asyncio.to_thread(sink.check_free, state, identity, state_store.uri)
         if restart:
@@ -310,10 +312,13 @@ def _check_merged(routes: Routes, first: TableInfo, others: list[TableInfo]) -> 
 
 
 def check_names_stay(known: Mapping[int, TableInfo], tables: Mapping[int, TableInfo]) -> None:
-    """Raises InvalidSpec for a table that would be written under another name than before. `known`: the log's."""
-    for dispatcher, table in tables.items():
-        was = known.get(dispatcher)
-        if was is not None and was.upstream_name == table.upstream_name and was.qualified != table.qualified:
+    """Raises InvalidSpec for a table that would be written under another name than before.
+
+    `known`: how the log has those of `tables` that it has.
+    """
+    for dispatcher, was in known.items():
+        table = tables[dispatcher]
+        if was.upstream_name == table.upstream_name and was.qualified != table.qualified:
             raise InvalidSpec(
                 "spec.routes",
                 f"{'.'.join(table.upstream_name)} would be written to {table.full_name}, but is to {was.full_name}",
@@ -321,13 +326,10 @@ def check_names_stay(known: Mapping[int, TableInfo], tables: Mapping[int, TableI
             )
 
 
-def check_columns_stay(known: Mapping[int, TableInfo], tables: Mapping[int, TableInfo], routes: Routes) -> None:
+def check_columns_stay(known: Mapping[int, TableInfo], routes: Routes) -> None:
     """Raises InvalidSpec for a table whose columns would be written otherwise than before. `known`: the log's."""
-    for dispatcher in tables:
-        if (was := known.get(dispatcher)) is None:
-            continue
-        now = routes.routed(was.unrouted)
-        if difference := first_difference(was, now):
+    for was in known.values():
+        if difference := first_difference(was, routes.routed(was.unrouted)):
             raise InvalidSpec(
                 "spec.columns",
                 f"{'.'.join(was.upstream_name)} is written already, and {difference}",
